@@ -35,6 +35,7 @@ class CopyPool {
   // copy() then works alone, and destruction touches nothing.
   void abandon();
 
+  const char* isa() const { return copier_.isa(); }
   unsigned threads() const { return helper_count_ + 1; }
 
  private:

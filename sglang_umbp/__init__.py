@@ -1,0 +1,46 @@
+"""KV-cache page pool for SGLang HiCache."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from .errors import (
+    ForkedPoolError,
+    InvalidBatchError,
+    PoolClosedError,
+    PoolMemoryError,
+    RegionError,
+    SettingsError,
+    UmbpError,
+    UnregisteredMemoryError,
+)
+from .layout import Component, Namespace, PageLayout
+from .pool import Pool
+from .session import Session
+from .settings import PoolSettings
+from .stats import PhaseSplit, PoolStats
+from .status import Status
+
+try:
+    __version__ = version("sglang-umbp")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "Component",
+    "ForkedPoolError",
+    "InvalidBatchError",
+    "Namespace",
+    "PageLayout",
+    "PhaseSplit",
+    "Pool",
+    "PoolClosedError",
+    "PoolMemoryError",
+    "PoolSettings",
+    "PoolStats",
+    "RegionError",
+    "Session",
+    "SettingsError",
+    "Status",
+    "UmbpError",
+    "UnregisteredMemoryError",
+    "__version__",
+]

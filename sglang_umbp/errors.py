@@ -1,0 +1,33 @@
+"""What this package raises. Every class is an UmbpError and the built-in that fits."""
+
+
+class UmbpError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class SettingsError(UmbpError, ValueError):
+    """A setting is unknown, out of range or without effect; the message names it and what is allowed."""
+
+
+class InvalidBatchError(UmbpError, ValueError):
+    """A batch or an argument is malformed. Nothing was moved."""
+
+
+class UnregisteredMemoryError(InvalidBatchError):
+    """A batch names memory that no registered region covers, and registration is strict."""
+
+
+class RegionError(UmbpError, ValueError):
+    """A region cannot be registered or is not known: overlap, zero size, wrap-around."""
+
+
+class PoolClosedError(UmbpError, RuntimeError):
+    """The pool was closed before the call."""
+
+
+class ForkedPoolError(UmbpError, RuntimeError):
+    """The pool belongs to the parent of this forked process."""
+
+
+class PoolMemoryError(UmbpError, MemoryError):
+    """The system did not give the memory for the arena or the index."""

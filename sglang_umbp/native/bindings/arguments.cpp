@@ -1,0 +1,206 @@
+#include "arguments.h"
+
+#include <string>
+
+#include "errors.h"
+
+namespace umbp {
+namespace {
+
+std::string type_of(nb::handle value) { return Py_TYPE(value.ptr())->tp_name; }
+
+// A borrowed view of a sequence's items; a lone str or bytes is most likely a mistake.
+class Items {
+ public:
+  Items(nb::handle sequence, const char* name) {
+    if (PyUnicode_Check(sequence.ptr()) || PyBytes_Check(sequence.ptr()))
+      throw nb::type_error((std::string(name) + " must be a sequence, not one " +
+                            type_of(sequence)).c_str());
+    PyObject* fast = PySequence_Fast(sequence.ptr(), "a sequence is needed");
+    if (fast == nullptr) nb::raise_python_error();
+    fast_ = nb::steal(fast);
+  }
+  size_t size() const { return static_cast<size_t>(PySequence_Fast_GET_SIZE(fast_.ptr())); }
+  nb::handle operator[](size_t i) const {
+    return PySequence_Fast_GET_ITEM(fast_.ptr(), static_cast<Py_ssize_t>(i));
+  }
+
+ private:
+  nb::object fast_;
+};
+
+std::string_view view_of_key(nb::handle key, size_t i) {
+  Py_ssize_t size = 0;
+  if (PyUnicode_Check(key.ptr())) {
+    const char* bytes = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
+    if (bytes == nullptr) nb::raise_python_error();
+    return {bytes, static_cast<size_t>(size)};
+  }
+  if (PyBytes_Check(key.ptr()))
+    return {PyBytes_AS_STRING(key.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(key.ptr()))};
+  throw nb::type_error(("key " + std::to_string(i) + " is " + type_of(key) +
+                        "; allowed: str or bytes").c_str());
+}
+
+uint64_t to_unsigned(nb::handle value, const char* name, size_t i) {
+  const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+  if (!index.is_valid()) nb::raise_python_error();
+  const unsigned long long number = PyLong_AsUnsignedLongLong(index.ptr());
+  if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred()) {
+    PyErr_Clear();
+    throw InvalidBatch(std::string(name) + "[" + std::to_string(i) + "] is " +
+                       nb::str(index).c_str() + "; allowed: 0 to 2**64 - 1");
+  }
+  return number;
+}
+
+uint64_t element(nb::handle value, const char* name, size_t i) {
+  if (!PyLong_CheckExact(value.ptr())) return to_unsigned(value, name, i);
+  const unsigned long long number = PyLong_AsUnsignedLongLong(value.ptr());
+  if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred()) {
+    PyErr_Clear();
+    return to_unsigned(value, name, i);
+  }
+  return number;
+}
+
+void check_same(const char* name, size_t size, const char* other, size_t expected, size_t key) {
+  if (size != expected)
+    throw InvalidBatch(std::string(name) + "[" + std::to_string(key) + "] has " +
+                       std::to_string(size) + " ranges, " + other + "[" + std::to_string(key) +
+                       "] has " + std::to_string(expected));
+}
+
+}  // namespace
+
+Digests::Digests(const Pool& pool, nb::handle keys) {
+  const Items items(keys, "keys");
+  digests_.reserve(items.size());
+  for (size_t i = 0; i < items.size(); ++i)
+    digests_.push_back(pool.digest(view_of_key(items[i], i)));
+}
+
+HeldKeys::HeldKeys(const Pool& pool, nb::handle keys) {
+  const Items items(keys, "keys");
+  const size_t size = items.size();
+  digests_.reserve(size);
+  views_.reserve(size);
+  // A tuple of our own: the caller's list may lose its items while the GIL is released.
+  owner_ = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(size)));
+  if (!owner_.is_valid()) nb::raise_python_error();
+  for (size_t i = 0; i < size; ++i) {
+    PyTuple_SET_ITEM(owner_.ptr(), static_cast<Py_ssize_t>(i), nb::handle(items[i]).inc_ref().ptr());
+    views_.push_back(view_of_key(items[i], i));
+    digests_.push_back(pool.digest(views_.back()));
+  }
+}
+
+Integers::Integers(nb::handle values, const char* name) : name_(name) {
+  if (nb::ndarray_check(values))
+    refer_to(values);
+  else
+    copy_from(values);
+}
+
+void Integers::refer_to(nb::handle values) {
+  using Signed = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+  using Unsigned = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+  Unsigned as_unsigned;
+  Signed as_signed;
+  if (nb::try_cast(values, as_unsigned, false)) {
+    data_ = as_unsigned.data();
+    size_ = as_unsigned.shape(0);
+  } else if (nb::try_cast(values, as_signed, false)) {
+    size_ = as_signed.shape(0);
+    data_ = reinterpret_cast<const uint64_t*>(as_signed.data());
+    for (size_t i = 0; i < size_; ++i)
+      if (as_signed.data()[i] < 0)
+        throw InvalidBatch(std::string(name_) + "[" + std::to_string(i) + "] is " +
+                           std::to_string(as_signed.data()[i]) + "; allowed: 0 to 2**63 - 1");
+  } else {
+    throw nb::type_error((std::string(name_) +
+                          " must be a contiguous one-dimensional int64 or uint64 array in host "
+                          "memory, or a sequence of integers").c_str());
+  }
+  array_ = nb::borrow(values);
+}
+
+void Integers::copy_from(nb::handle values) {
+  const Items items(values, name_);
+  own_.reserve(items.size());
+  for (size_t i = 0; i < items.size(); ++i) own_.push_back(element(items[i], name_, i));
+  data_ = own_.data();
+  size_ = own_.size();
+}
+
+void Integers::check_size(size_t expected) const {
+  if (size_ != expected)
+    throw InvalidBatch(std::string(name_) + " has " + std::to_string(size_) +
+                       " entries, expected " + std::to_string(expected));
+}
+
+Ranges::Ranges(nb::handle addresses, nb::handle sizes) {
+  arrays_.reserve(2);
+  arrays_.emplace_back(addresses, "addresses");
+  arrays_.emplace_back(sizes, "sizes");
+  arrays_[1].check_size(arrays_[0].size());
+  batch_.addresses = arrays_[0].data();
+  batch_.nbytes = arrays_[1].data();
+  batch_.keys = batch_.ranges = arrays_[0].size();
+}
+
+Ranges::Ranges(nb::handle addresses, nb::handle sizes, nb::handle offsets, nb::handle starts) {
+  if (starts.is_none())
+    from_lists(addresses, sizes, offsets);
+  else
+    from_arrays(addresses, sizes, offsets, starts);
+}
+
+void Ranges::from_arrays(nb::handle addresses, nb::handle sizes, nb::handle offsets,
+                         nb::handle starts) {
+  arrays_.reserve(4);
+  arrays_.emplace_back(addresses, "addresses");
+  arrays_.emplace_back(sizes, "sizes");
+  arrays_.emplace_back(offsets, "offsets");
+  arrays_.emplace_back(starts, "starts");
+  for (size_t i = 1; i < 3; ++i) arrays_[i].check_size(arrays_[0].size());
+  if (arrays_[3].size() == 0) throw InvalidBatch("starts is empty; expected one entry a key and one more");
+  batch_ = {arrays_[0].data(), arrays_[1].data(), arrays_[2].data(), arrays_[3].data(),
+            arrays_[3].size() - 1, arrays_[0].size()};
+}
+
+void Ranges::from_lists(nb::handle addresses, nb::handle sizes, nb::handle offsets) {
+  const Items outer[3] = {{addresses, "addresses"}, {sizes, "sizes"}, {offsets, "offsets"}};
+  const char* names[3] = {"addresses", "sizes", "offsets"};
+  const size_t keys = outer[0].size();
+  for (int k = 1; k < 3; ++k)
+    if (outer[k].size() != keys)
+      throw InvalidBatch(std::string(names[k]) + " has " + std::to_string(outer[k].size()) +
+                         " entries, addresses has " + std::to_string(keys));
+  lists_[3].push_back(0);
+  for (size_t key = 0; key < keys; ++key) {
+    const Items inner[3] = {{outer[0][key], names[0]}, {outer[1][key], names[1]},
+                            {outer[2][key], names[2]}};
+    for (int k = 1; k < 3; ++k)
+      check_same(names[k], inner[k].size(), names[0], inner[0].size(), key);
+    for (int k = 0; k < 3; ++k)
+      for (size_t i = 0; i < inner[k].size(); ++i)
+        lists_[k].push_back(element(inner[k][i], names[k], i));
+    lists_[3].push_back(lists_[0].size());
+  }
+  batch_ = {lists_[0].data(), lists_[1].data(), lists_[2].data(), lists_[3].data(), keys,
+            lists_[0].size()};
+  if (batch_.offsets == nullptr) batch_.offsets = batch_.starts;  // no ranges at all, yet not "whole"
+}
+
+nb::list to_answers(const std::vector<Status>& statuses, bool as_status) {
+  nb::list answers = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(statuses.size())));
+  for (size_t i = 0; i < statuses.size(); ++i) {
+    PyObject* answer = as_status ? PyLong_FromLong(static_cast<long>(statuses[i]))
+                                 : PyBool_FromLong(succeeded(statuses[i]));
+    PyList_SET_ITEM(answers.ptr(), static_cast<Py_ssize_t>(i), answer);
+  }
+  return answers;
+}
+
+}  // namespace umbp

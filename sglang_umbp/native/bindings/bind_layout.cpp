@@ -1,0 +1,35 @@
+#include <nanobind/nanobind.h>
+
+#include "arguments.h"
+#include "errors.h"
+#include "page_layout.h"
+
+namespace umbp {
+namespace {
+
+void make_layout(PageLayout* self, uint64_t rows, nb::handle bases, nb::handle strides,
+                 nb::handle sizes, nb::handle object_offsets) {
+  const Integers columns[4] = {{bases, "bases"}, {strides, "strides"}, {sizes, "sizes"},
+                               {object_offsets, "object_offsets"}};
+  for (const Integers& column : columns) column.check_size(columns[0].size());
+  std::vector<LayoutFragment> fragments;
+  for (size_t j = 0; j < columns[0].size(); ++j)
+    fragments.push_back({columns[0].data()[j], columns[1].data()[j], columns[2].data()[j],
+                         columns[3].data()[j]});
+  new (self) PageLayout(rows, std::move(fragments));
+}
+
+}  // namespace
+
+void bind_layout(nb::module_& m) {
+  nb::class_<PageLayout>(m, "PageLayout",
+                         "Where the fragments of a component's pages lie in the caller's buffers.")
+      .def("__init__", &make_layout, nb::arg("rows"), nb::arg("bases"), nb::arg("strides"),
+           nb::arg("sizes"), nb::arg("object_offsets"),
+           "Raises InvalidBatchError unless the fragments tile the object and never overlap.")
+      .def_prop_ro("rows", &PageLayout::rows)
+      .def_prop_ro("object_bytes", &PageLayout::object_bytes)
+      .def_prop_ro("fragments", [](const PageLayout& self) { return self.fragments().size(); });
+}
+
+}  // namespace umbp

@@ -1,0 +1,369 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include "arguments.h"
+#include "errors.h"
+#include "pool.h"
+
+namespace umbp {
+namespace {
+
+using Answers = std::vector<Status>;
+
+// The components of a namespace, in order.
+struct Components {
+  std::vector<Component> list;
+};
+
+const Component& part_of(const Components& components, size_t part) {
+  if (part >= components.list.size())
+    throw InvalidBatch("component " + std::to_string(part) + " of " +
+                       std::to_string(components.list.size()) + " does not exist");
+  return components.list[part];
+}
+
+Components make_components(Pool& pool, nb::sequence identities) {
+  Components components;
+  for (nb::handle item : identities) {
+    const auto identity = nb::cast<nb::bytes>(item);
+    components.list.push_back(pool.component({identity.c_str(), identity.size()}));
+  }
+  if (components.list.empty()) throw InvalidBatch("a namespace needs at least one component");
+  return components;
+}
+
+nb::list get_pages(Pool& pool, const Components& components, size_t part, const PageLayout& layout,
+                   nb::handle hashes, const Rows& rows, size_t first, size_t last, bool as_status) {
+  const Digests digests(pool, hashes);
+  Answers answers(digests.size());
+  {
+    const nb::gil_scoped_release no_gil;
+    pool.get_pages(part_of(components, part), layout, digests.span(), to_span(rows), first, last,
+                   answers.data());
+  }
+  return to_answers(answers, as_status);
+}
+
+nb::list put_pages(Pool& pool, const Components& components, size_t part, const PageLayout& layout,
+                   nb::handle hashes, const Rows& rows, bool as_status) {
+  const HeldKeys keys(pool, hashes);
+  Answers answers(keys.size());
+  {
+    const nb::gil_scoped_release no_gil;
+    pool.put_pages(part_of(components, part), layout, keys.digests(), keys.views(), to_span(rows),
+                   answers.data());
+  }
+  return to_answers(answers, as_status);
+}
+
+nb::list get_session_pages(Pool& pool, Session& session, size_t part, size_t first_page,
+                           const PageLayout& layout, const Rows& rows, size_t first, size_t last,
+                           bool as_status) {
+  Answers answers(rows.shape(0));
+  {
+    const nb::gil_scoped_release no_gil;
+    pool.get_session_pages(session, part, first_page, layout, to_span(rows), first, last,
+                           answers.data());
+  }
+  return to_answers(answers, as_status);
+}
+
+nb::list get_listed(Pool& pool, const Components& components, size_t part, nb::handle keys,
+                    const Ranges& ranges, bool as_status) {
+  const Digests digests(pool, keys);
+  Answers answers(digests.size());
+  {
+    const nb::gil_scoped_release no_gil;
+    pool.get_ranges(part_of(components, part), digests.span(), ranges.batch(), answers.data());
+  }
+  return to_answers(answers, as_status);
+}
+
+nb::list get_whole(Pool& pool, const Components& components, size_t part, nb::handle keys,
+                   nb::handle addresses, nb::handle sizes, bool as_status) {
+  return get_listed(pool, components, part, keys, Ranges(addresses, sizes), as_status);
+}
+
+nb::list get_ranges(Pool& pool, const Components& components, size_t part, nb::handle keys,
+                    nb::handle addresses, nb::handle sizes, nb::handle offsets, nb::handle starts,
+                    bool as_status) {
+  return get_listed(pool, components, part, keys, Ranges(addresses, sizes, offsets, starts),
+                    as_status);
+}
+
+nb::list get_session_ranges(Pool& pool, Session& session, size_t part, size_t first_page,
+                            nb::handle addresses, nb::handle sizes, nb::handle offsets,
+                            nb::handle starts, bool as_status) {
+  const Ranges ranges(addresses, sizes, offsets, starts);
+  Answers answers(ranges.batch().keys);
+  {
+    const nb::gil_scoped_release no_gil;
+    pool.get_session_ranges(session, part, first_page, ranges.batch(), answers.data());
+  }
+  return to_answers(answers, as_status);
+}
+
+nb::list put_listed(Pool& pool, const Components& components, size_t part, nb::handle keys,
+                    const Integers* object_sizes, const Ranges& ranges, bool as_status) {
+  const HeldKeys held(pool, keys);
+  if (object_sizes != nullptr) object_sizes->check_size(held.size());
+  Answers answers(held.size());
+  {
+    const nb::gil_scoped_release no_gil;
+    pool.put_ranges(part_of(components, part), held.digests(), held.views(),
+                    object_sizes == nullptr ? nullptr : object_sizes->data(), ranges.batch(),
+                    answers.data());
+  }
+  return to_answers(answers, as_status);
+}
+
+nb::list put_whole(Pool& pool, const Components& components, size_t part, nb::handle keys,
+                   nb::handle addresses, nb::handle sizes, bool as_status) {
+  return put_listed(pool, components, part, keys, nullptr, Ranges(addresses, sizes), as_status);
+}
+
+nb::list put_ranges(Pool& pool, const Components& components, size_t part, nb::handle keys,
+                    nb::handle object_sizes, nb::handle addresses, nb::handle sizes,
+                    nb::handle offsets, nb::handle starts, bool as_status) {
+  const Integers objects(object_sizes, "object_sizes");
+  return put_listed(pool, components, part, keys, &objects,
+                    Ranges(addresses, sizes, offsets, starts), as_status);
+}
+
+nb::list to_bools(const std::unique_ptr<bool[]>& values, size_t size) {
+  nb::list answers;
+  for (size_t i = 0; i < size; ++i) answers.append(values[i]);
+  return answers;
+}
+
+nb::list exists(Pool& pool, const Components& components, nb::handle keys) {
+  const Digests digests(pool, keys);
+  const auto found = std::make_unique<bool[]>(digests.size());
+  {
+    const nb::gil_scoped_release no_gil;
+    pool.exists(components.list, digests.span(), found.get());
+  }
+  return to_bools(found, digests.size());
+}
+
+size_t exists_prefix(Pool& pool, const Components& components, nb::handle keys) {
+  const Digests digests(pool, keys);
+  const nb::gil_scoped_release no_gil;
+  return pool.exists_prefix(components.list, digests.span());
+}
+
+std::shared_ptr<Session> pin(Pool& pool, const Components& components, nb::handle keys, bool firm) {
+  const Digests digests(pool, keys);
+  const nb::gil_scoped_release no_gil;
+  return pool.pin(components.list, digests.span(), firm);
+}
+
+nb::list remove_keys(Pool& pool, const Components& components, nb::handle keys) {
+  const Digests digests(pool, keys);
+  const auto removed = std::make_unique<bool[]>(digests.size());
+  {
+    const nb::gil_scoped_release no_gil;
+    pool.remove(components.list, digests.span(), removed.get());
+  }
+  return to_bools(removed, digests.size());
+}
+
+nb::list locate(Pool& pool, const Components& components, size_t part, nb::handle keys) {
+  const Digests digests(pool, keys);
+  nb::list places;
+  for (const Hash128& digest : digests.span())
+    places.append(nb::cast(pool.locate(part_of(components, part), digest)));
+  return places;
+}
+
+nb::list held_pages(const Session& session) {
+  nb::list held;
+  for (size_t page = 0; page < session.pages(); ++page) held.append(session.held(page));
+  return held;
+}
+
+nb::dict to_dict(const PhaseTotals::Snapshot& phases) {
+  static const char* const names[kPhaseCount] = {"resolve", "classify", "build",  "allocate", "plan",
+                                                 "submit",  "wait",     "commit", "other"};
+  nb::dict dict;
+  dict["calls"] = phases.calls;
+  dict["items"] = phases.items;
+  dict["bytes"] = phases.bytes;
+  nb::dict ns;
+  for (size_t i = 0; i < kPhaseCount; ++i) ns[names[i]] = phases.ns[i];
+  dict["ns"] = ns;
+  return dict;
+}
+
+nb::dict to_dict(const OwnerStats& owner) {
+  nb::dict dict;
+  dict["objects"] = owner.objects;
+  dict["live_bytes"] = owner.space.live_bytes;
+  dict["used_bytes"] = owner.space.used_bytes;
+  dict["retired_bytes"] = owner.space.retired_bytes;
+  dict["capacity_bytes"] = owner.capacity_bytes;
+  dict["arena_bytes"] = owner.arena_bytes;
+  dict["evicted"] = owner.space.evicted_objects;
+  dict["evicted_bytes"] = owner.space.evicted_bytes;
+  dict["passes"] = owner.space.passes;
+  dict["owner_locks"] = owner.locks;
+  dict["clients"] = owner.clients;
+  dict["bytes_written"] = owner.stored_bytes;
+  nb::list puts;
+  for (const uint64_t count : owner.puts_by_status) puts.append(count);
+  dict["puts_by_status"] = puts;
+  return dict;
+}
+
+nb::dict stats(Pool& pool) {
+  PoolStats stats;
+  {
+    const nb::gil_scoped_release no_gil;
+    stats = pool.stats();
+  }
+  nb::dict dict;
+  if (stats.owner_attached) dict["owner"] = to_dict(stats.owner);
+  dict["sessions"] = stats.sessions.open;
+  dict["pinned_bytes"] = stats.sessions.pinned_bytes;
+  dict["sessions_dropped"] = stats.sessions.dropped;
+  dict["pins_cut_short"] = stats.sessions.cut_short;
+  dict["get_calls"] = stats.reads.calls;
+  dict["hits"] = stats.reads.hits;
+  dict["misses"] = stats.reads.misses;
+  dict["bytes_read"] = stats.reads.bytes;
+  dict["regions"] = stats.regions;
+  dict["region_locks"] = stats.region_locks;
+  dict["copy_isa"] = stats.copy_isa;
+  dict["gets"] = to_dict(stats.gets);
+  dict["puts"] = to_dict(stats.puts);
+  return dict;
+}
+
+nb::dict share(Pool& pool) {
+  const Share share = pool.share();
+  nb::list memory;
+  for (const int fd : share.memory) memory.append(fd);
+  nb::dict dict;
+  dict["memory"] = memory;
+  dict["client"] = share.client;
+  dict["client_id"] = share.client_id;
+  return dict;
+}
+
+std::unique_ptr<Pool> attach(const PoolConfig& config, nb::sequence memory, int client) {
+  Share share;
+  if (nb::len(memory) != share.memory.size())
+    throw InvalidBatch("four descriptors are needed: header, buckets, entries, arena");
+  for (size_t i = 0; i < share.memory.size(); ++i) share.memory[i] = nb::cast<int>(memory[i]);
+  share.client = client;
+  return std::make_unique<Pool>(config, share);
+}
+
+void register_memory(Pool& pool, uint64_t address, uint64_t nbytes, bool grow) {
+  pool.add_region({address, nbytes}, grow);
+}
+
+}  // namespace
+
+void bind_config(nb::module_& m) {
+  nb::class_<PoolConfig>(m, "PoolConfig", "Settings of a native pool; see PoolSettings for the meaning.")
+      .def(nb::init<>())
+      .def_prop_rw("capacity_bytes", [](PoolConfig& c) { return c.owner.capacity_bytes; },
+                   [](PoolConfig& c, uint64_t v) { c.owner.capacity_bytes = v; })
+      .def_prop_rw("index_entries", [](PoolConfig& c) { return c.owner.entry_count; },
+                   [](PoolConfig& c, uint32_t v) { c.owner.entry_count = v; })
+      .def_prop_rw("memfd",
+                   [](PoolConfig& c) { return c.owner.memory.backing == MemoryBacking::kMemfd; },
+                   [](PoolConfig& c, bool v) {
+                     c.owner.memory.backing = v ? MemoryBacking::kMemfd : MemoryBacking::kAnonymous;
+                   })
+      .def_prop_rw("hugepages", [](PoolConfig& c) { return c.owner.memory.hugepages; },
+                   [](PoolConfig& c, bool v) { c.owner.memory.hugepages = v; })
+      .def_prop_rw("prefault", [](PoolConfig& c) { return c.owner.memory.prefault; },
+                   [](PoolConfig& c, bool v) { c.owner.memory.prefault = v; })
+      .def_prop_rw("policy", [](PoolConfig& c) { return c.owner.policy; },
+                   [](PoolConfig& c, const std::string& v) { c.owner.policy = v; })
+      .def_prop_rw("high_watermark", [](PoolConfig& c) { return c.owner.high_watermark; },
+                   [](PoolConfig& c, double v) { c.owner.high_watermark = v; })
+      .def_prop_rw("low_watermark", [](PoolConfig& c) { return c.owner.low_watermark; },
+                   [](PoolConfig& c, double v) { c.owner.low_watermark = v; })
+      .def_rw("nt_copy_min_bytes", &PoolConfig::nt_copy_min_bytes)
+      .def_rw("copy_threads", &PoolConfig::copy_threads)
+      .def_rw("copy_isa", &PoolConfig::copy_isa)
+      .def_rw("session_quota_bytes", &PoolConfig::session_quota_bytes)
+      .def_prop_rw("deadline_s",
+                   [](PoolConfig& c) { return std::chrono::duration<double>(c.deadline).count(); },
+                   [](PoolConfig& c, double v) {
+                     c.deadline = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                         std::chrono::duration<double>(v));
+                   })
+      .def_rw("strict_registration", &PoolConfig::strict_registration)
+      .def_rw("exists_refreshes", &PoolConfig::exists_refreshes)
+      .def_rw("call_debug", &PoolConfig::call_debug);
+}
+
+void bind_session(nb::module_& m) {
+  nb::class_<Session>(m, "Session", "Pinned pages. Outlives neither its pool's close() nor its own.")
+      .def_prop_ro("pages", &Session::pages)
+      .def_prop_ro("width", &Session::width)
+      .def_prop_ro("firm", &Session::firm)
+      .def_prop_ro("nbytes", &Session::nbytes)
+      .def_prop_ro("closed", &Session::closed)
+      .def_prop_ro("dropped", &Session::dropped)
+      .def_prop_ro("hits", &held_pages)
+      .def("close", &Session::close, nb::call_guard<nb::gil_scoped_release>());
+}
+
+void bind_pool(nb::module_& m) {
+  nb::class_<Components>(m, "Components", "The components of a namespace, in order.")
+      .def("__len__", [](const Components& self) { return self.list.size(); });
+  nb::class_<Pool>(m, "Pool", "The native pool; sglang_umbp.Pool documents it.")
+      .def(nb::init<const PoolConfig&>(), nb::arg("config"), nb::call_guard<nb::gil_scoped_release>())
+      .def_static("attach", &attach, nb::arg("config"), nb::arg("memory"),
+                  nb::arg("client"), "A reader of another process's pool, from the descriptors of share().")
+      .def("close", &Pool::close, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("closed", &Pool::closed)
+      .def("register_memory", &register_memory, nb::arg("address"), nb::arg("nbytes"),
+           nb::arg("grow") = false, nb::call_guard<nb::gil_scoped_release>())
+      .def("unregister_memory", &Pool::remove_region, nb::arg("address"),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("components", &make_components, nb::arg("identities"))
+      .def("get_pages", &get_pages, nb::arg("components"), nb::arg("part"), nb::arg("layout"),
+           nb::arg("hashes"), nb::arg("rows").noconvert(), nb::arg("first"), nb::arg("last"),
+           nb::arg("as_status"))
+      .def("put_pages", &put_pages, nb::arg("components"), nb::arg("part"), nb::arg("layout"),
+           nb::arg("hashes"), nb::arg("rows").noconvert(), nb::arg("as_status"))
+      .def("get_session_pages", &get_session_pages, nb::arg("session"), nb::arg("part"),
+           nb::arg("first_page"), nb::arg("layout"), nb::arg("rows").noconvert(), nb::arg("first"),
+           nb::arg("last"), nb::arg("as_status"))
+      .def("get_whole", &get_whole, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
+           nb::arg("addresses"), nb::arg("sizes"), nb::arg("as_status"))
+      .def("get_ranges", &get_ranges, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
+           nb::arg("addresses"), nb::arg("sizes"), nb::arg("offsets"), nb::arg("starts").none(),
+           nb::arg("as_status"))
+      .def("get_session_ranges", &get_session_ranges, nb::arg("session"), nb::arg("part"),
+           nb::arg("first_page"), nb::arg("addresses"), nb::arg("sizes"), nb::arg("offsets"),
+           nb::arg("starts").none(), nb::arg("as_status"))
+      .def("put_whole", &put_whole, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
+           nb::arg("addresses"), nb::arg("sizes"), nb::arg("as_status"))
+      .def("put_ranges", &put_ranges, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
+           nb::arg("object_sizes"), nb::arg("addresses"), nb::arg("sizes"), nb::arg("offsets"),
+           nb::arg("starts").none(), nb::arg("as_status"))
+      .def("exists", &exists, nb::arg("components"), nb::arg("keys"))
+      .def("exists_prefix", &exists_prefix, nb::arg("components"), nb::arg("keys"))
+      .def("pin", &pin, nb::arg("components"), nb::arg("keys"), nb::arg("firm"))
+      .def("remove", &remove_keys, nb::arg("components"), nb::arg("keys"))
+      .def("clear", &Pool::clear, nb::call_guard<nb::gil_scoped_release>())
+      .def("stats", &stats)
+      .def("locate", &locate, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
+           "A door for benchmarks: (address, nbytes) of each object in the arena, (0, 0) if missing.")
+      .def("share", &share, "A door for tests: descriptors of the memory and of a new client area.")
+      .def("bind_client", &Pool::bind_client, nb::arg("client_id"), nb::arg("pid"),
+           "What the client named is free once this process has ended.")
+      .def("remove_client", &Pool::remove_client, nb::arg("client_id"));
+}
+
+}  // namespace umbp

@@ -1,0 +1,115 @@
+#include "batches.h"
+
+#include <string>
+
+#include "errors.h"
+
+namespace umbp {
+namespace {
+
+std::vector<uint32_t>& regions_of_this_thread() {
+  thread_local std::vector<uint32_t> regions;
+  return regions;
+}
+
+[[noreturn]] void refuse_unregistered(uint64_t address, uint64_t nbytes) {
+  throw UnregisteredMemory(std::to_string(nbytes) + " bytes at address " +
+                           std::to_string(address) +
+                           " are not inside one registered region: register_memory() them first, "
+                           "or open the pool with strict_registration off");
+}
+
+// A set of small integers that costs nothing to empty.
+class RowMarks {
+ public:
+  bool insert(uint64_t row) {
+    uint64_t& word = words_[row / 64];
+    const uint64_t bit = uint64_t{1} << row % 64;
+    const bool fresh = (word & bit) == 0;
+    word |= bit;
+    return fresh;
+  }
+  void reserve(uint64_t rows) {
+    if (words_.size() * 64 < rows) words_.resize(rows / 64 + 1, 0);
+  }
+  void forget(uint64_t row) { words_[row / 64] = 0; }
+
+ private:
+  std::vector<uint64_t> words_;
+};
+
+}  // namespace
+
+void check_lengths(size_t keys, size_t items) {
+  if (keys != items)
+    throw InvalidBatch("a batch of " + std::to_string(keys) + " keys came with " +
+                       std::to_string(items) + " rows or ranges lists: one a key is needed");
+}
+
+LayoutBatch::LayoutBatch(const PageLayout& layout, std::span<const int64_t> rows, size_t first,
+                         size_t last)
+    : layout_(layout), rows_(rows), first_(first), last_(last),
+      regions_(regions_of_this_thread()) {
+  if (first >= last || last > layout.fragments().size())
+    throw InvalidBatch("fragments [" + std::to_string(first) + ", " + std::to_string(last) +
+                       ") are not a part of the layout's [0, " +
+                       std::to_string(layout.fragments().size()) + ")");
+  for (const int64_t row : rows)
+    if (row < 0 || static_cast<uint64_t>(row) >= layout.rows())
+      throw InvalidBatch("row " + std::to_string(row) + " is outside the layout's [0, " +
+                         std::to_string(layout.rows()) + ")");
+  for (size_t j = first; j < last; ++j) page_bytes_ += layout.fragments()[j].nbytes;
+}
+
+void LayoutBatch::check_distinct() const {
+  thread_local RowMarks marks;
+  marks.reserve(layout_.rows());
+  int64_t twice = -1;
+  for (const int64_t row : rows_)
+    if (!marks.insert(static_cast<uint64_t>(row))) twice = row;
+  for (const int64_t row : rows_) marks.forget(static_cast<uint64_t>(row));
+  if (twice >= 0)
+    throw InvalidBatch("destinations overlap: row " + std::to_string(twice) +
+                       " stands twice in one get");
+}
+
+void LayoutBatch::classify(const RegionTable& table, bool strict) {
+  const RegionTable::View view = table.view();
+  regions_.clear();
+  for (size_t j = first_; j < last_; ++j) {
+    const LayoutFragment& fragment = layout_.fragments()[j];
+    const Region* region = view.find(fragment.base, layout_.extent(fragment));
+    if (region == nullptr && strict) check_rows(view, fragment);
+    regions_.push_back(region != nullptr ? region->id : kLooseRegion);
+  }
+}
+
+// Rows may lie in several regions, or only those in use may be registered.
+void LayoutBatch::check_rows(const RegionTable::View& view, const LayoutFragment& fragment) const {
+  for (const int64_t row : rows_) {
+    const uint64_t address = fragment.base + static_cast<uint64_t>(row) * fragment.stride;
+    if (view.find(address, fragment.nbytes) == nullptr)
+      refuse_unregistered(address, fragment.nbytes);
+  }
+}
+
+ListedBatch::ListedBatch(const RangeBatch& ranges)
+    : ranges_(ranges), regions_(regions_of_this_thread()) {
+  ranges_.check_shape();
+}
+
+void ListedBatch::classify(const RegionTable& table, bool strict) {
+  const RegionTable::View view = table.view();
+  regions_.clear();
+  for (uint64_t j = 0; j < ranges_.ranges; ++j) {
+    const uint64_t nbytes = ranges_.nbytes[j];
+    const Region* region = view.find(ranges_.addresses[j], nbytes);
+    if (region == nullptr && nbytes != 0 && strict)
+      refuse_unregistered(ranges_.addresses[j], nbytes);
+    regions_.push_back(region != nullptr
+                           ? region->id
+                           : kLooseRegion + static_cast<uint32_t>(j & 0x3fffffff));
+  }
+}
+
+}  // namespace umbp

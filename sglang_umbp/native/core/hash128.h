@@ -1,0 +1,24 @@
+// Keyed 128-bit hashes: SipHash-2-4 with the 128-bit output of its reference specification
+// (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012). Keyed, because readers
+// compare nothing but these 128 bits: nobody may choose keys that collide.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace umbp {
+
+struct Hash128 {
+  uint64_t low = 0;
+  uint64_t high = 0;
+  bool operator==(const Hash128&) const = default;
+};
+
+// PRF128(key, bytes).
+Hash128 prf128(const Hash128& key, std::string_view bytes);
+
+// PRF128(key, the 16 bytes of d, little-endian): the same function with its length known.
+Hash128 prf128(const Hash128& key, const Hash128& d);
+
+}  // namespace umbp

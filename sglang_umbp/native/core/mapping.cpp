@@ -1,0 +1,109 @@
+#include "mapping.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "errors.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+namespace umbp {
+namespace {
+
+constexpr size_t kHugepageBytes = 2u << 20;
+
+size_t align_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+[[noreturn]] void fail(const std::string& what, size_t nbytes, const char* call) {
+  throw OutOfMemory("cannot get " + std::to_string(nbytes) + " bytes for " + what + ": " + call +
+                    ": " + std::strerror(errno));
+}
+
+std::byte* map(const std::string& what, size_t nbytes, int protection, int flags, int fd) {
+  void* data = mmap(nullptr, nbytes, protection, flags, fd, 0);
+  if (data == MAP_FAILED) fail(what, nbytes, "mmap");
+  madvise(data, nbytes, MADV_DONTFORK);
+  madvise(data, nbytes, MADV_DONTDUMP);
+  return static_cast<std::byte*>(data);
+}
+
+int sealed_memfd(const std::string& what, size_t nbytes) {
+  const int fd = memfd_create(("umbp-" + what).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) fail(what, nbytes, "memfd_create");
+  if (ftruncate(fd, static_cast<off_t>(nbytes)) != 0 ||
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    const int reason = errno;
+    ::close(fd);
+    errno = reason;
+    fail(what, nbytes, "ftruncate and seal");
+  }
+  return fd;
+}
+
+// A 2 MiB aligned start lets the kernel use hugepages from the first byte.
+std::byte* map_anonymous(const std::string& what, size_t nbytes) {
+  const size_t padded = nbytes + kHugepageBytes;
+  std::byte* raw = map(what, padded, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+  const auto start = reinterpret_cast<uintptr_t>(raw);
+  const size_t lead = align_up(start, kHugepageBytes) - start;
+  if (lead != 0) munmap(raw, lead);
+  if (kHugepageBytes - lead != 0) munmap(raw + lead + nbytes, kHugepageBytes - lead);
+  return raw + lead;
+}
+
+}  // namespace
+
+Mapping::Mapping(const std::string& what, size_t nbytes, const MappingOptions& options)
+    : nbytes_(align_up(nbytes, kHugepageBytes)) {
+  if (options.backing == MemoryBacking::kMemfd) {
+    fd_ = sealed_memfd(what, nbytes_);
+    try {
+      data_ = map(what, nbytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_);
+    } catch (...) {
+      ::close(fd_);
+      throw;
+    }
+    if (options.read_only_elsewhere) fcntl(fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
+  } else {
+    data_ = map_anonymous(what, nbytes_);
+  }
+  if (options.hugepages) madvise(data_, nbytes_, MADV_HUGEPAGE);
+  if (options.prefault)
+    for (size_t at = 0; at < nbytes_; at += 4096) const_cast<volatile std::byte&>(data_[at]) = {};
+}
+
+Mapping Mapping::attach(const std::string& what, int fd, bool writable) {
+  struct stat info {};
+  if (fstat(fd, &info) != 0) fail(what, 0, "fstat");
+  Mapping mapping;
+  mapping.nbytes_ = static_cast<size_t>(info.st_size);
+  mapping.data_ = map(what, mapping.nbytes_, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                      MAP_SHARED, fd);
+  return mapping;
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr && !guard_.foreign()) munmap(data_, nbytes_);
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Mapping::Mapping(Mapping&& other) noexcept { *this = std::move(other); }
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(nbytes_, other.nbytes_);
+  std::swap(fd_, other.fd_);
+  std::swap(guard_, other.guard_);
+  return *this;
+}
+
+}  // namespace umbp

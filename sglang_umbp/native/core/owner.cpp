@@ -1,0 +1,322 @@
+#include "owner.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+
+#include "errors.h"
+
+namespace umbp {
+namespace {
+
+Hash128 random_secret() {
+  Hash128 secret;
+  if (getrandom(&secret, sizeof secret, 0) != sizeof secret)
+    throw Error("cannot read random bytes for the key secret");
+  return secret;
+}
+
+// Capacity counts payload. The arena is larger by what rounding to granules can cost, and by 1/32 so
+// that objects of several sizes find an unbroken extent while the pool is full to the last byte.
+uint64_t arena_bytes_for(const OwnerConfig& config) {
+  return config.capacity_bytes + config.capacity_bytes / 32 +
+         static_cast<uint64_t>(config.entry_count) * kArenaGranule;
+}
+
+constexpr std::chrono::milliseconds kFirstPause{1};
+constexpr std::chrono::milliseconds kLongestPause{16};
+
+}  // namespace
+
+class Owner::Turn {
+ public:
+  explicit Turn(Owner& owner) : owner_(owner), ticket_(owner.next_ticket_++) {
+    owner_.waiting_.push_back(ticket_);
+  }
+  ~Turn() {
+    std::erase(owner_.waiting_, ticket_);
+    owner_.changed_.notify_all();
+  }
+  bool has_come() const { return owner_.waiting_.front() == ticket_; }
+
+ private:
+  Owner& owner_;
+  uint64_t ticket_;
+};
+
+Owner::Owner(const OwnerConfig& config)
+    : config_(config),
+      arena_("arena", arena_bytes_for(config), config.memory),
+      table_(config.entry_count, arena_.nbytes(), random_secret(), config.memory),
+      space_(table_, clients_, make_policy(config.policy, config.entry_count),
+             config.capacity_bytes, arena_.nbytes()),
+      doomed_(config.entry_count, 0) {}
+
+bool Owner::any(std::span<const PutItem> items, PutPhase phase) {
+  return std::any_of(items.begin(), items.end(),
+                     [phase](const PutItem& item) { return item.phase == phase; });
+}
+
+void Owner::allocate(std::span<PutItem> items, const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  space_.drain_recency();
+  if (waiting_.empty()) place_pending(items);
+  if (any(items, PutPhase::kPending)) make_room(lock, items, deadline);
+}
+
+void Owner::place_pending(std::span<PutItem> items) {
+  for (size_t i = 0; i < items.size(); ++i)
+    if (items[i].phase == PutPhase::kPending) place(items, i);
+}
+
+void Owner::place(std::span<PutItem> items, size_t index) {
+  PutItem& item = items[index];
+  if (item.nbytes > config_.capacity_bytes) return item.finish(Status::kTooLarge);
+  const uint32_t handle = table_.find(item.hash);
+  if (handle != kNoHandle)
+    place_existing(items, index, handle);
+  else
+    try_take(item);
+}
+
+void Owner::place_existing(std::span<PutItem> items, size_t index, uint32_t handle) {
+  PutItem& item = items[index];
+  item.handle = handle;
+  if (!table_.same_key(handle, item.component, item.key)) return item.finish(Status::kCollision);
+  if (table_.state(handle) == State::kLive) {
+    if (table_.entry(handle).nbytes != item.nbytes) return item.finish(Status::kSizeMismatch);
+    item.phase = PutPhase::kPresent;
+    item.generation = table_.generation(handle);
+    protect(item);
+    return space_.policy().touch(handle);
+  }
+  const bool ours = std::any_of(items.begin(), items.end(), [&](const PutItem& other) {
+    return other.phase == PutPhase::kNew && other.handle == handle;
+  });
+  item.phase = ours ? PutPhase::kDuplicate : PutPhase::kBusy;
+}
+
+void Owner::protect(PutItem& item) {
+  if (item.is_protected) return;
+  space_.protect(item.handle);
+  item.is_protected = true;
+}
+
+bool Owner::try_take(PutItem& item) {
+  item.handle = space_.take(item.hash, item.component, item.key, item.nbytes);
+  if (item.handle == kNoHandle) return false;
+  item.phase = PutPhase::kNew;
+  item.generation = table_.generation(item.handle);
+  item.offset = table_.entry(item.handle).offset;
+  doomed_[item.handle] = 0;
+  protect(item);
+  return true;
+}
+
+// A batch never evicts its own members: what cannot fit beside them is refused at once.
+void Owner::refuse_hopeless(std::span<PutItem> items) {
+  uint64_t own_bytes = 0;
+  uint64_t own_entries = 0;
+  for (const PutItem& item : items)
+    if (item.is_member()) {
+      own_bytes += item.nbytes;
+      ++own_entries;
+    }
+  for (PutItem& item : items) {
+    if (item.phase != PutPhase::kPending) continue;
+    if (own_bytes + item.nbytes > config_.capacity_bytes || own_entries >= config_.entry_count)
+      item.finish(Status::kNoSpace);
+  }
+}
+
+void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> items,
+                      const Deadline& deadline) {
+  Turn turn(*this);
+  auto pause = kFirstPause;
+  const uint64_t retired_before = space_.totals().retired_bytes;
+  while (true) {
+    uint64_t progress = 0;
+    if (turn.has_come()) {
+      place_pending(items);
+      refuse_hopeless(items);
+      if (!any(items, PutPhase::kPending)) return;
+      progress = space_.evict(missing(items, retired_before));
+    }
+    if (deadline.passed()) break;
+    if (progress != 0) continue;
+    changed_.wait_until(lock, deadline.within(pause));
+    pause = std::min(pause * 2, kLongestPause);
+  }
+  for (PutItem& item : items)
+    if (item.phase == PutPhase::kPending) item.finish(Status::kNoSpace);
+}
+
+// What the pending items lack. Bytes that this batch already retired and that are only still named
+// count as on their way: they are not made up for by evicting more.
+Space::Need Owner::missing(std::span<const PutItem> items, uint64_t retired_before) const {
+  Space::Need need;
+  uint64_t wanted_bytes = 0;
+  uint32_t wanted_entries = 0;
+  uint64_t smallest = UINT64_MAX;
+  const PutItem* first = nullptr;
+  for (const PutItem& item : items) {
+    if (item.phase != PutPhase::kPending) continue;
+    if (first == nullptr) first = &item;
+    wanted_bytes += item.nbytes;
+    wanted_entries += 1;
+    smallest = std::min(smallest, item.nbytes);
+  }
+  const SpaceTotals& totals = space_.totals();
+  const uint64_t free_bytes = config_.capacity_bytes - totals.used_bytes;
+  const uint64_t coming =
+      totals.retired_bytes > retired_before ? totals.retired_bytes - retired_before : 0;
+  if (wanted_bytes > free_bytes + coming) need.bytes = wanted_bytes - free_bytes - coming;
+  if (wanted_entries > table_.free_entries())
+    need.entries = wanted_entries - table_.free_entries();
+  if (!table_.has_word_for(first->hash)) need.crowded = &first->hash;
+  // Enough bytes, yet no unbroken extent: make room by the smallest object at a time.
+  if (need.bytes == 0 && need.entries == 0 && need.crowded == nullptr && coming == 0)
+    need.bytes = smallest;
+  return need;
+}
+
+bool Owner::commit(std::span<PutItem> items) {
+  std::lock_guard lock(mutex_);
+  for (PutItem& item : items) settle(items, item);
+  const bool over = end_if_over(items);
+  changed_.notify_all();
+  return over;
+}
+
+bool Owner::end_if_over(std::span<PutItem> items) {
+  if (any(items, PutPhase::kBusy) || any(items, PutPhase::kPending)) return false;
+  for (PutItem& item : items) {
+    if (item.is_protected) space_.unprotect(item.handle);
+    item.is_protected = false;
+    ++puts_by_status_[static_cast<size_t>(item.status)];
+  }
+  trim_to_watermark();
+  return true;
+}
+
+void Owner::settle(std::span<PutItem> items, PutItem& item) {
+  switch (item.phase) {
+    case PutPhase::kNew:
+      if (doomed_[item.handle]) {
+        space_.abandon(item.handle);
+        return item.finish(Status::kCleared);
+      }
+      space_.make_live(item.handle);
+      stored_bytes_ += item.nbytes;
+      return item.finish(Status::kOk);
+    case PutPhase::kPresent:
+      return item.finish(Status::kExists);
+    case PutPhase::kDuplicate:
+      for (const PutItem& first : items) {
+        if (&first == &item) break;
+        if (first.handle != item.handle || first.hash != item.hash) continue;
+        const bool same = succeeded(first.status) && first.nbytes == item.nbytes;
+        return item.finish(same ? Status::kExists
+                                : succeeded(first.status) ? Status::kSizeMismatch : first.status);
+      }
+      return item.finish(Status::kBusy);
+    default:
+      return;
+  }
+}
+
+bool Owner::await_busy(std::span<PutItem> items, const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  for (PutItem& item : items)
+    if (item.phase == PutPhase::kBusy) await_busy_item(lock, item, deadline);
+  return end_if_over(items);
+}
+
+void Owner::await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
+                            const Deadline& deadline) {
+  uint32_t handle = table_.find(item.hash);
+  while (handle != kNoHandle && table_.state(handle) == State::kFilling) {
+    if (deadline.passed()) return item.finish(Status::kBusy);
+    changed_.wait_until(lock, deadline.at());
+    handle = table_.find(item.hash);
+  }
+  if (handle == kNoHandle)
+    item.phase = PutPhase::kPending;
+  else if (table_.entry(handle).nbytes == item.nbytes)
+    item.finish(Status::kExists);
+  else
+    item.finish(Status::kSizeMismatch);
+}
+
+void Owner::abandon(std::span<PutItem> items) {
+  std::lock_guard lock(mutex_);
+  for (PutItem& item : items) {
+    if (item.is_protected) space_.unprotect(item.handle);
+    if (item.phase == PutPhase::kNew) space_.abandon(item.handle);
+  }
+  changed_.notify_all();
+}
+
+void Owner::trim_to_watermark() {
+  if (config_.high_watermark <= 0) return;
+  const auto capacity = static_cast<double>(config_.capacity_bytes);
+  const auto used = static_cast<double>(space_.totals().used_bytes);
+  if (used <= config_.high_watermark * capacity) return;
+  space_.evict({static_cast<uint64_t>(used - config_.low_watermark * capacity), 0, nullptr});
+}
+
+bool Owner::remove(const Hash128& hash) {
+  std::lock_guard lock(mutex_);
+  const uint32_t handle = table_.find(hash);
+  if (handle == kNoHandle || table_.state(handle) != State::kLive) return false;
+  space_.retire(handle);
+  space_.release_unnamed();
+  changed_.notify_all();
+  return true;
+}
+
+void Owner::clear() {
+  std::lock_guard lock(mutex_);
+  for (uint32_t handle = 0; handle < table_.entry_count(); ++handle) {
+    if (table_.state(handle) == State::kLive) space_.retire(handle);
+    else if (table_.state(handle) == State::kFilling) doomed_[handle] = 1;
+  }
+  space_.release_unnamed();
+  changed_.notify_all();
+}
+
+OwnerStats Owner::stats() {
+  std::lock_guard lock(mutex_);
+  OwnerStats stats;
+  stats.space = space_.totals();
+  stats.objects = space_.objects();
+  stats.capacity_bytes = config_.capacity_bytes;
+  stats.arena_bytes = arena_.nbytes();
+  stats.locks = mutex_.acquisitions();
+  stats.clients = clients_.size();
+  stats.stored_bytes = stored_bytes_;
+  stats.puts_by_status = puts_by_status_;
+  return stats;
+}
+
+Client& Owner::add_client(uint32_t chunk_count) {
+  std::lock_guard lock(mutex_);
+  return clients_.add(chunk_count, config_.memory);
+}
+
+void Owner::bind_client(uint32_t id, pid_t pid) {
+  std::lock_guard lock(mutex_);
+  clients_.bind_process(id, pid);
+}
+
+void Owner::remove_client(uint32_t id) {
+  std::lock_guard lock(mutex_);
+  clients_.remove(id);
+}
+
+std::array<int, 4> Owner::descriptors() const {
+  return {table_.header_memory().fd(), table_.bucket_memory().fd(), table_.entry_memory().fd(),
+          arena_.fd()};
+}
+
+}  // namespace umbp

@@ -1,0 +1,110 @@
+// The one who inserts, removes and evicts. Batches go through it in three steps: allocate (one pass
+// under the mutex), copy (the caller, without it), commit (one pass).
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client_list.h"
+#include "counted_mutex.h"
+#include "deadline.h"
+#include "object_table.h"
+#include "put_item.h"
+#include "space.h"
+
+namespace umbp {
+
+struct OwnerConfig {
+  uint64_t capacity_bytes = 0;
+  uint32_t entry_count = 0;
+  MappingOptions memory;
+  std::string policy = "lru";
+  double high_watermark = 0;  // fraction of capacity; 0 = off
+  double low_watermark = 0;
+};
+
+inline constexpr size_t kStatusCount = 13;
+
+struct OwnerStats {
+  SpaceTotals space;
+  uint64_t objects = 0;
+  uint64_t capacity_bytes = 0;
+  uint64_t arena_bytes = 0;
+  uint64_t locks = 0;
+  uint64_t clients = 0;
+  uint64_t stored_bytes = 0;
+  std::array<uint64_t, kStatusCount> puts_by_status{};
+};
+
+class Owner {
+ public:
+  // Throws OutOfMemory, InvalidBatch.
+  explicit Owner(const OwnerConfig& config);
+
+  IndexView view() const { return table_.view(arena_.data()); }
+  std::byte* arena() const { return arena_.data(); }
+
+  // Every item leaves kPending: kNew, kDuplicate, kPresent, kBusy or kDone (with the reason).
+  // Evicts what is needed; waits for memory that is still named, until the deadline.
+  void allocate(std::span<PutItem> items, const Deadline& deadline);
+  // kNew -> stored and visible, or kDone(kCleared). kPresent and kDuplicate get their answer.
+  // Returns whether the batch is over; if not, kBusy items remain.
+  bool commit(std::span<PutItem> items);
+  // Waits for kBusy items: kDone, or kPending again if the other put failed. Returns whether the
+  // batch is over. One's own items must be committed first: waiting before that deadlocks two
+  // crossing batches.
+  bool await_busy(std::span<PutItem> items, const Deadline& deadline);
+
+  // Gives back the entries of a batch that cannot go on.
+  void abandon(std::span<PutItem> items);
+
+  bool remove(const Hash128& hash);
+  void clear();
+  OwnerStats stats();
+
+  Client& add_client(uint32_t chunk_count);
+  void bind_client(uint32_t id, pid_t pid);
+  void remove_client(uint32_t id);
+  // Descriptors of header, buckets, entries and arena (memfd backing only).
+  std::array<int, 4> descriptors() const;
+
+ private:
+  // First come, first served among the puts that wait for room.
+  class Turn;
+
+  void place(std::span<PutItem> items, size_t index);
+  void place_existing(std::span<PutItem> items, size_t index, uint32_t handle);
+  bool try_take(PutItem& item);
+  void protect(PutItem& item);
+  void refuse_hopeless(std::span<PutItem> items);
+  void make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> items,
+                 const Deadline& deadline);
+  Space::Need missing(std::span<const PutItem> items, uint64_t retired_before) const;
+  void place_pending(std::span<PutItem> items);
+  void settle(std::span<PutItem> items, PutItem& item);
+  bool end_if_over(std::span<PutItem> items);
+  void await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
+                       const Deadline& deadline);
+  void trim_to_watermark();
+  static bool any(std::span<const PutItem> items, PutPhase phase);
+
+  OwnerConfig config_;
+  CountedMutex mutex_;
+  std::condition_variable_any changed_;
+  Mapping arena_;
+  ObjectTable table_;
+  ClientList clients_;
+  Space space_;
+  std::vector<uint8_t> doomed_;  // FILLING entries that clear() hit
+  std::deque<uint64_t> waiting_;
+  uint64_t next_ticket_ = 0;
+  uint64_t stored_bytes_ = 0;
+  std::array<uint64_t, kStatusCount> puts_by_status_{};
+};
+
+}  // namespace umbp

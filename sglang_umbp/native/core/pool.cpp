@@ -1,0 +1,222 @@
+#include "pool.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "pool_call.h"
+
+namespace umbp {
+namespace {
+
+// Enough chunks to name every entry twice over, and a few for many short sessions.
+uint32_t chunk_count_for(uint32_t entry_count) { return 2 * (entry_count / kChunkHandles) + 256; }
+
+Hash128 component_key(const Hash128& secret, std::string_view identity) {
+  // A key of its own, so that no page hash can be mistaken for an identity.
+  return prf128({~secret.low, secret.high}, identity);
+}
+
+IndexView view_of(const std::vector<Mapping>& memory) {
+  const auto* header = reinterpret_cast<const Header*>(memory[0].data());
+  if (header->magic != kHeaderMagic || header->version != kLayoutVersion)
+    throw Error("the shared memory is not of this version: magic " +
+                std::to_string(header->magic) + ", version " + std::to_string(header->version) +
+                ", expected version " + std::to_string(kLayoutVersion));
+  return {header,
+          reinterpret_cast<const Bucket*>(memory[1].data()),
+          reinterpret_cast<const Entry*>(memory[2].data()),
+          memory[3].data(),
+          header->bucket_count,
+          header->arena_bytes,
+          header->entry_count};
+}
+
+}  // namespace
+
+Pool::Pool(const PoolConfig& config)
+    : config_(config), copies_(HostCopier(config.nt_copy_min_bytes, config.copy_isa),
+                               config.copy_threads) {
+  owner_.emplace(config.owner);
+  const Client& self = owner_->add_client(chunk_count_for(config.owner.entry_count));
+  start_reading(owner_->view(), self.area);
+}
+
+Pool::Pool(const PoolConfig& config, const Share& share)
+    : config_(config), copies_(HostCopier(config.nt_copy_min_bytes, config.copy_isa),
+                               config.copy_threads) {
+  const char* names[] = {"index header", "index buckets", "index entries", "arena"};
+  for (size_t i = 0; i < share.memory.size(); ++i)
+    attached_.push_back(Mapping::attach(names[i], share.memory[i], false));
+  attached_.push_back(Mapping::attach("client area", share.client, true));
+  start_reading(view_of(attached_), ClientArea::at(attached_.back().data()));
+}
+
+void Pool::start_reading(const IndexView& index, const ClientArea& area) {
+  secret_ = index.header->secret;
+  reader_ = std::make_unique<Reader>(index, area);
+  sessions_ = std::make_shared<SessionList>(*reader_, config_.session_quota_bytes);
+}
+
+Pool::~Pool() {
+  if (guard_.foreign())
+    copies_.abandon();
+  else
+    close();
+}
+
+void Pool::close() {
+  if (guard_.foreign() || closed_.exchange(true, std::memory_order_seq_cst)) return;
+  // Every call has a deadline, so this ends.
+  while (calls_.load(std::memory_order_seq_cst) != 0)
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  sessions_->close_all();
+  reader_.reset();
+  owner_.reset();
+  attached_.clear();
+}
+
+Owner& Pool::owner() {
+  if (!owner_) throw Error("this pool is attached to another process's memory and only reads");
+  return *owner_;
+}
+
+void Pool::add_region(const Region& region, bool grow) {
+  Call call(*this);
+  regions_.add(region, grow);
+}
+
+void Pool::remove_region(uint64_t base) {
+  Call call(*this);
+  regions_.remove(base);
+}
+
+Component Pool::component(std::string_view identity) {
+  Call call(*this);
+  std::lock_guard lock(components_mutex_);
+  auto known = std::find(components_.begin(), components_.end(), identity);
+  if (known == components_.end()) known = components_.insert(known, std::string(identity));
+  return {static_cast<uint32_t>(known - components_.begin()), component_key(secret_, identity)};
+}
+
+void Pool::exists(std::span<const Component> components, std::span<const Hash128> digests,
+                  bool* found) {
+  Call call(*this);
+  look_up(components, digests, false, found);
+}
+
+size_t Pool::exists_prefix(std::span<const Component> components,
+                           std::span<const Hash128> digests) {
+  Call call(*this);
+  return look_up(components, digests, true, nullptr);
+}
+
+// Returns the leading run of digests that every component has. Without stop_at_missing, found[i] is
+// set for all of them.
+size_t Pool::look_up(std::span<const Component> components, std::span<const Hash128> digests,
+                     bool stop_at_missing, bool* found) {
+  const size_t step = kSlotHandles / components.size();
+  if (step == 0)
+    throw InvalidBatch("at most " + std::to_string(kSlotHandles) + " components a namespace");
+  const int slot = reader_->claim_slot(config_.deadline);
+  SlotGuard guard(*reader_, slot);
+  if (found != nullptr) std::fill(found, found + digests.size(), false);
+  if (slot < 0) return 0;
+  std::vector<Hash128> keys;
+  size_t prefix = 0;
+  bool unbroken = true;
+  for (size_t start = 0; start < digests.size(); start += step) {
+    const auto part = digests.subspan(start, std::min(step, digests.size() - start));
+    keys.clear();
+    for (const Hash128& digest : part)
+      for (const Component& component : components) keys.push_back(prf128(component.key, digest));
+    NamedBatch named(*reader_, slot, keys);
+    for (size_t i = 0; i < part.size(); ++i) {
+      bool whole = true;
+      for (size_t c = 0; c < components.size(); ++c)
+        whole = whole && named.found(i * components.size() + c);
+      unbroken = unbroken && whole;
+      if (unbroken) ++prefix;
+      if (found != nullptr) found[start + i] = whole;
+    }
+    if (config_.exists_refreshes) named.record_recency();
+    if (stop_at_missing && !unbroken) break;
+  }
+  return prefix;
+}
+
+std::shared_ptr<Session> Pool::pin(std::span<const Component> components,
+                                   std::span<const Hash128> digests, bool firm) {
+  Call call(*this);
+  const int slot = reader_->claim_slot(config_.deadline);
+  SlotGuard guard(*reader_, slot);
+  if (slot < 0) throw Error("no reader slot was free before the deadline");
+  std::vector<Hash128> keys;
+  keys.reserve(digests.size() * components.size());
+  for (const Hash128& digest : digests)
+    for (const Component& component : components) keys.push_back(prf128(component.key, digest));
+  return sessions_->pin(keys, components.size(), firm, slot);
+}
+
+void Pool::remove(std::span<const Component> components, std::span<const Hash128> digests,
+                  bool* removed) {
+  Call call(*this);
+  for (size_t i = 0; i < digests.size(); ++i) {
+    removed[i] = false;
+    for (const Component& component : components)
+      removed[i] |= owner().remove(prf128(component.key, digests[i]));
+  }
+}
+
+void Pool::clear() {
+  Call call(*this);
+  owner().clear();
+}
+
+PoolStats Pool::stats() {
+  Call call(*this);
+  PoolStats stats;
+  stats.owner_attached = owner_.has_value();
+  if (owner_) stats.owner = owner_->stats();
+  stats.sessions = sessions_->totals();
+  stats.reads = reader_->slots().totals();
+  for (auto member : {&ReadTotals::calls, &ReadTotals::hits, &ReadTotals::misses, &ReadTotals::bytes})
+    stats.reads.*member += stats.sessions.reads.*member;
+  stats.region_locks = regions_.shared_acquisitions();
+  stats.regions = regions_.size();
+  stats.copy_isa = copies_.isa();
+  stats.gets = get_phases_.read();
+  stats.puts = put_phases_.read();
+  return stats;
+}
+
+std::pair<uint64_t, uint64_t> Pool::locate(const Component& component, const Hash128& digest) {
+  Call call(*this);
+  const Hash128 key = prf128(component.key, digest);
+  const int slot = reader_->claim_slot(config_.deadline);
+  SlotGuard guard(*reader_, slot);
+  if (slot < 0) return {0, 0};
+  NamedBatch named(*reader_, slot, {&key, 1});
+  if (!named.found(0)) return {0, 0};
+  const Entry& entry = named.entry(0);
+  return {reinterpret_cast<uint64_t>(reader_->index().arena) + entry.offset, entry.nbytes};
+}
+
+Share Pool::share() {
+  Call call(*this);
+  if (config_.owner.memory.backing != MemoryBacking::kMemfd)
+    throw Error("only a pool with memory='memfd' can be shared; this one is anonymous");
+  const Client& client = owner().add_client(chunk_count_for(config_.owner.entry_count));
+  return {owner().descriptors(), client.memory.fd(), client.id};
+}
+
+void Pool::bind_client(uint32_t id, pid_t pid) {
+  Call call(*this);
+  owner().bind_client(id, pid);
+}
+
+void Pool::remove_client(uint32_t id) {
+  Call call(*this);
+  owner().remove_client(id);
+}
+
+}  // namespace umbp

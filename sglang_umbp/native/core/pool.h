@@ -1,0 +1,164 @@
+// The pool: batch calls over the dram backend. An embedded pool owns its memory; an attached one only
+// reads the memory of an owner in another process.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "copy_pool.h"
+#include "fork_guard.h"
+#include "owner.h"
+#include "page_layout.h"
+#include "phases.h"
+#include "range_batch.h"
+#include "reader.h"
+#include "region_table.h"
+#include "session.h"
+#include "status.h"
+
+namespace umbp {
+
+struct PoolConfig {
+  OwnerConfig owner;
+  uint64_t nt_copy_min_bytes = 1024;
+  unsigned copy_threads = 2;
+  std::string copy_isa = "auto";
+  uint64_t session_quota_bytes = 0;
+  std::chrono::nanoseconds deadline{std::chrono::seconds(1)};
+  bool strict_registration = true;
+  bool exists_refreshes = false;
+  bool call_debug = false;
+};
+
+// One component of a namespace: pages of the same hash are different objects in each component.
+struct Component {
+  uint32_t id = 0;
+  Hash128 key;
+};
+
+struct PoolStats {
+  bool owner_attached = false;
+  OwnerStats owner;
+  SessionTotals sessions;
+  ReadTotals reads;
+  uint64_t region_locks = 0;
+  uint64_t regions = 0;
+  std::string copy_isa;
+  PhaseTotals::Snapshot gets;
+  PhaseTotals::Snapshot puts;
+};
+
+// The descriptors by which another process maps an owner's memory, and its own client area.
+struct Share {
+  std::array<int, 4> memory;  // header, buckets, entries, arena
+  int client = -1;
+  uint32_t client_id = 0;
+};
+
+// Thread-safe. Every call raises PoolClosed after close() and ForkedPool in a forked child.
+class Pool {
+ public:
+  explicit Pool(const PoolConfig& config);
+  // Maps another process's memory; takes no ownership of the descriptors.
+  Pool(const PoolConfig& config, const Share& share);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // Refuses new calls, waits for those that run, ends the sessions, gives the memory back.
+  void close();
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+  // Memory that batches may name. Throws RegionError.
+  void add_region(const Region& region, bool grow);
+  void remove_region(uint64_t base);
+  // The component with this identity; the same identity gives the same component.
+  Component component(std::string_view identity);
+  Hash128 digest(std::string_view key) const { return prf128(secret_, key); }
+
+  // `out` has one status a key. Gets: kOk, kMissing, kSizeMismatch, kBadRange, kNoSlot.
+  void get_pages(const Component& component, const PageLayout& layout,
+                 std::span<const Hash128> digests, std::span<const int64_t> rows, size_t first,
+                 size_t last, Status* out);
+  void get_session_pages(Session& session, size_t part, size_t first_page,
+                         const PageLayout& layout, std::span<const int64_t> rows, size_t first,
+                         size_t last, Status* out);
+  void get_ranges(const Component& component, std::span<const Hash128> digests,
+                  const RangeBatch& ranges, Status* out);
+  void get_session_ranges(Session& session, size_t part, size_t first_page,
+                          const RangeBatch& ranges, Status* out);
+
+  // `keys` are the full keys of `digests`, valid during the call.
+  void put_pages(const Component& component, const PageLayout& layout,
+                 std::span<const Hash128> digests, std::span<const std::string_view> keys,
+                 std::span<const int64_t> rows, Status* out);
+  // object_bytes: one a key; nullptr for whole objects of one range.
+  void put_ranges(const Component& component, std::span<const Hash128> digests,
+                  std::span<const std::string_view> keys, const uint64_t* object_bytes,
+                  const RangeBatch& ranges, Status* out);
+
+  // found[i]: every component has key i. The prefix form stops at the first that has not.
+  void exists(std::span<const Component> components, std::span<const Hash128> digests, bool* found);
+  size_t exists_prefix(std::span<const Component> components, std::span<const Hash128> digests);
+  std::shared_ptr<Session> pin(std::span<const Component> components,
+                               std::span<const Hash128> digests, bool firm);
+  void remove(std::span<const Component> components, std::span<const Hash128> digests,
+              bool* removed);
+  void clear();
+  PoolStats stats();
+
+  // Doors for tests and benchmarks. Address 0: not there.
+  std::pair<uint64_t, uint64_t> locate(const Component& component, const Hash128& digest);
+  Share share();
+  void bind_client(uint32_t id, pid_t pid);
+  void remove_client(uint32_t id);
+
+ private:
+  class Call;  // one native call in progress: counted, refused after close() and in a forked child
+
+  void start_reading(const IndexView& index, const ClientArea& area);
+  Owner& owner();  // throws Error in an attached pool
+  size_t look_up(std::span<const Component> components, std::span<const Hash128> digests,
+                 bool stop_at_missing, bool* found);
+  // Batch: a LayoutBatch or a ListedBatch.
+  template <class Batch>
+  void read_named(std::span<const Hash128> keys, const Batch& batch, Status* out,
+                  PhaseTimer& timer);
+  template <class Batch>
+  void read_slice(std::span<const Hash128> keys, const Batch& batch, size_t first_item, Status* out,
+                  PhaseTimer& timer);
+  template <class Batch>
+  void read_session(Session& session, size_t part, size_t first_page, size_t count,
+                    const Batch& batch, Status* out, PhaseTimer& timer);
+  template <class Batch>
+  void read_pinned(Session& session, size_t part, size_t first_page, size_t count,
+                   const Batch& batch, Status* out, PhaseTimer& timer);
+  template <class Batch>
+  void store(std::vector<PutItem>& items, const Batch& batch, PhaseTimer& timer, Status* out);
+
+  PoolConfig config_;
+  ForkGuard guard_;
+  std::atomic<bool> closed_{false};
+  std::atomic<uint32_t> calls_{0};
+  RegionTable regions_;
+  CopyPool copies_;
+  Hash128 secret_;
+  std::optional<Owner> owner_;
+  std::vector<Mapping> attached_;
+  std::unique_ptr<Reader> reader_;
+  std::shared_ptr<SessionList> sessions_;
+  std::mutex components_mutex_;
+  std::vector<std::string> components_;
+  PhaseTotals get_phases_;
+  PhaseTotals put_phases_;
+};
+
+}  // namespace umbp

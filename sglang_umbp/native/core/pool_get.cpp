@@ -1,0 +1,210 @@
+// Gets: name, check, plan, copy, let go.
+#include <algorithm>
+
+#include "batches.h"
+#include "pool.h"
+#include "pool_call.h"
+
+namespace umbp {
+namespace {
+
+constexpr uint64_t kSliceBytes = 256u << 20;  // what one call may keep from being freed
+
+std::vector<Run>& runs_of_this_thread() {
+  thread_local std::vector<Run> runs;
+  runs.clear();
+  return runs;
+}
+
+std::span<const Hash128> derive_keys(const Component& component, std::span<const Hash128> digests) {
+  thread_local std::vector<Hash128> keys;
+  keys.clear();
+  for (const Hash128& digest : digests) keys.push_back(prf128(component.key, digest));
+  return keys;
+}
+
+// How many items from `start` on make one slice.
+template <class Batch>
+size_t slice_size(const Batch& batch, size_t start, size_t count) {
+  size_t size = 0;
+  uint64_t bytes = 0;
+  while (start + size < count && size < kSlotHandles) {
+    bytes += batch.bytes_of(start + size);
+    if (size != 0 && bytes > kSliceBytes) break;
+    ++size;
+  }
+  return size;
+}
+
+void check_session_window(const Session& session, size_t part, size_t first_page, size_t count) {
+  if (part >= session.width())
+    throw InvalidBatch("component " + std::to_string(part) + " is not one of the session's " +
+                       std::to_string(session.width()));
+  if (first_page > session.pages() || count > session.pages() - first_page)
+    throw InvalidBatch("pages [" + std::to_string(first_page) + ", " +
+                       std::to_string(first_page + count) + ") are not a part of the session's [0, " +
+                       std::to_string(session.pages()) + ")");
+}
+
+// Releases the session on every way out.
+class SessionUse {
+ public:
+  explicit SessionUse(Session& session) : session_(session), held_(session.acquire()) {}
+  ~SessionUse() {
+    if (held_) session_.release();
+  }
+  SessionUse(const SessionUse&) = delete;
+  SessionUse& operator=(const SessionUse&) = delete;
+  bool held() const { return held_; }
+
+ private:
+  Session& session_;
+  bool held_;
+};
+
+void count(ReadTotals& totals, Status status, uint64_t nbytes) {
+  if (status == Status::kOk) {
+    ++totals.hits;
+    totals.bytes += nbytes;
+  } else {
+    ++totals.misses;
+  }
+}
+
+}  // namespace
+
+template <class Batch>
+void Pool::read_named(std::span<const Hash128> keys, const Batch& batch, Status* out,
+                      PhaseTimer& timer) {
+  for (size_t start = 0; start < keys.size();) {
+    const size_t size = slice_size(batch, start, keys.size());
+    read_slice(keys.subspan(start, size), batch, start, out + start, timer);
+    start += size;
+  }
+}
+
+template <class Batch>
+void Pool::read_slice(std::span<const Hash128> keys, const Batch& batch, size_t first_item,
+                      Status* out, PhaseTimer& timer) {
+  const int slot = reader_->claim_slot(config_.deadline);
+  SlotGuard guard(*reader_, slot);
+  if (slot < 0) {
+    std::fill(out, out + keys.size(), Status::kNoSlot);
+    return;
+  }
+  NamedBatch named(*reader_, slot, keys);
+  timer.mark(Phase::kResolve);
+  std::vector<Run>& runs = runs_of_this_thread();
+  RunBuilder builder(runs);
+  const auto arena = reinterpret_cast<uint64_t>(reader_->index().arena);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const size_t item = first_item + i;
+    out[i] = Status::kMissing;
+    if (named.found(i) && within_arena(reader_->index(), named.entry(i))) {
+      out[i] = batch.check(item, named.entry(i).nbytes);
+      if (out[i] == Status::kOk)
+        batch.template add<Direction::kGet>(item, arena + named.entry(i).offset, builder);
+    }
+    count(named.totals(), out[i], batch.bytes_of(item));
+    timer.count(batch.fragments_of(item), out[i] == Status::kOk ? batch.bytes_of(item) : 0);
+  }
+  builder.finish();
+  timer.mark(Phase::kPlan);
+  copies_.copy(runs.data(), runs.size());
+  timer.mark(Phase::kSubmit);
+  named.record_recency();
+}
+
+template <class Batch>
+void Pool::read_session(Session& session, size_t part, size_t first_page, size_t count,
+                        const Batch& batch, Status* out, PhaseTimer& timer) {
+  SessionUse use(session);
+  if (use.held()) return read_pinned(session, part, first_page, count, batch, out, timer);
+  if (!session.dropped()) throw InvalidBatch("the session is closed");
+  std::vector<Hash128> keys;
+  for (size_t page = first_page; page < first_page + count; ++page)
+    keys.push_back(session.keys()[page * session.width() + part]);
+  read_named(keys, batch, out, timer);
+}
+
+template <class Batch>
+void Pool::read_pinned(Session& session, size_t part, size_t first_page, size_t pages,
+                       const Batch& batch, Status* out, PhaseTimer& timer) {
+  timer.mark(Phase::kResolve);
+  std::vector<Run>& runs = runs_of_this_thread();
+  RunBuilder builder(runs);
+  ReadTotals totals;
+  totals.calls = 1;
+  const auto arena = reinterpret_cast<uint64_t>(reader_->index().arena);
+  for (size_t i = 0; i < pages; ++i) {
+    const PinnedObject& object = session.object(first_page + i, part);
+    out[i] = object.handle == kNoHandle ? Status::kNotPinned : batch.check(i, object.nbytes);
+    if (out[i] == Status::kOk)
+      batch.template add<Direction::kGet>(i, arena + object.offset, builder);
+    count(totals, out[i], batch.bytes_of(i));
+    timer.count(batch.fragments_of(i), out[i] == Status::kOk ? batch.bytes_of(i) : 0);
+  }
+  builder.finish();
+  timer.mark(Phase::kPlan);
+  copies_.copy(runs.data(), runs.size());
+  timer.mark(Phase::kSubmit);
+  session.ledger().add(totals);
+}
+
+void Pool::get_pages(const Component& component, const PageLayout& layout,
+                     std::span<const Hash128> digests, std::span<const int64_t> rows, size_t first,
+                     size_t last, Status* out) {
+  Call call(*this);
+  PhaseTimer timer(config_.call_debug, get_phases_);
+  check_lengths(digests.size(), rows.size());
+  LayoutBatch batch(layout, rows, first, last);
+  batch.check_distinct();
+  const auto keys = derive_keys(component, digests);
+  timer.mark(Phase::kBuild);
+  batch.classify(regions_, config_.strict_registration);
+  timer.mark(Phase::kClassify);
+  read_named(keys, batch, out, timer);
+}
+
+void Pool::get_session_pages(Session& session, size_t part, size_t first_page,
+                             const PageLayout& layout, std::span<const int64_t> rows, size_t first,
+                             size_t last, Status* out) {
+  Call call(*this);
+  PhaseTimer timer(config_.call_debug, get_phases_);
+  check_session_window(session, part, first_page, rows.size());
+  LayoutBatch batch(layout, rows, first, last);
+  batch.check_distinct();
+  timer.mark(Phase::kBuild);
+  batch.classify(regions_, config_.strict_registration);
+  timer.mark(Phase::kClassify);
+  read_session(session, part, first_page, rows.size(), batch, out, timer);
+}
+
+void Pool::get_ranges(const Component& component, std::span<const Hash128> digests,
+                      const RangeBatch& ranges, Status* out) {
+  Call call(*this);
+  PhaseTimer timer(config_.call_debug, get_phases_);
+  check_lengths(digests.size(), ranges.keys);
+  ListedBatch batch(ranges);
+  ranges.check_disjoint();
+  const auto keys = derive_keys(component, digests);
+  timer.mark(Phase::kBuild);
+  batch.classify(regions_, config_.strict_registration);
+  timer.mark(Phase::kClassify);
+  read_named(keys, batch, out, timer);
+}
+
+void Pool::get_session_ranges(Session& session, size_t part, size_t first_page,
+                              const RangeBatch& ranges, Status* out) {
+  Call call(*this);
+  PhaseTimer timer(config_.call_debug, get_phases_);
+  check_session_window(session, part, first_page, ranges.keys);
+  ListedBatch batch(ranges);
+  ranges.check_disjoint();
+  timer.mark(Phase::kBuild);
+  batch.classify(regions_, config_.strict_registration);
+  timer.mark(Phase::kClassify);
+  read_session(session, part, first_page, ranges.keys, batch, out, timer);
+}
+
+}  // namespace umbp

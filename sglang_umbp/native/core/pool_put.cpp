@@ -1,0 +1,105 @@
+// Puts: allocate in one pass, copy without a lock, commit in one pass.
+#include "batches.h"
+#include "pool.h"
+#include "pool_call.h"
+
+namespace umbp {
+namespace {
+
+std::vector<PutItem> make_items(const Component& component, std::span<const Hash128> digests,
+                                std::span<const std::string_view> keys) {
+  std::vector<PutItem> items(digests.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    items[i].hash = prf128(component.key, digests[i]);
+    items[i].key = keys[i];
+    items[i].component = component.id;
+  }
+  return items;
+}
+
+// Gives back what is still being filled when a call ends by an exception.
+class FillingGuard {
+ public:
+  FillingGuard(Owner& owner, std::vector<PutItem>& items) : owner_(owner), items_(items) {}
+  ~FillingGuard() {
+    if (armed_) owner_.abandon(items_);
+  }
+  FillingGuard(const FillingGuard&) = delete;
+  FillingGuard& operator=(const FillingGuard&) = delete;
+  void disarm() { armed_ = false; }
+
+ private:
+  Owner& owner_;
+  std::vector<PutItem>& items_;
+  bool armed_ = true;
+};
+
+}  // namespace
+
+template <class Batch>
+void Pool::store(std::vector<PutItem>& items, const Batch& batch, PhaseTimer& timer, Status* out) {
+  const Deadline deadline = Deadline::after(config_.deadline);
+  FillingGuard guard(owner(), items);
+  const auto arena = reinterpret_cast<uint64_t>(owner().arena());
+  thread_local std::vector<Run> runs;
+  bool over = false;
+  while (!over) {
+    owner().allocate(items, deadline);
+    timer.mark(Phase::kAllocate);
+    runs.clear();
+    RunBuilder builder(runs);
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (items[i].phase != PutPhase::kNew) continue;
+      batch.template add<Direction::kPut>(i, arena + items[i].offset, builder);
+      timer.count(batch.fragments_of(i), items[i].nbytes);
+    }
+    builder.finish();
+    timer.mark(Phase::kPlan);
+    copies_.copy(runs.data(), runs.size());
+    timer.mark(Phase::kSubmit);
+    over = owner().commit(items);
+    timer.mark(Phase::kCommit);
+    if (!over) over = owner().await_busy(items, deadline);
+    timer.mark(Phase::kWait);
+  }
+  guard.disarm();
+  for (size_t i = 0; i < items.size(); ++i) out[i] = items[i].status;
+}
+
+void Pool::put_pages(const Component& component, const PageLayout& layout,
+                     std::span<const Hash128> digests, std::span<const std::string_view> keys,
+                     std::span<const int64_t> rows, Status* out) {
+  Call call(*this);
+  PhaseTimer timer(config_.call_debug, put_phases_);
+  check_lengths(digests.size(), rows.size());
+  LayoutBatch batch(layout, rows, 0, layout.fragments().size());
+  std::vector<PutItem> items = make_items(component, digests, keys);
+  for (PutItem& item : items) item.nbytes = layout.object_bytes();
+  timer.mark(Phase::kBuild);
+  batch.classify(regions_, config_.strict_registration);
+  timer.mark(Phase::kClassify);
+  store(items, batch, timer, out);
+}
+
+void Pool::put_ranges(const Component& component, std::span<const Hash128> digests,
+                      std::span<const std::string_view> keys, const uint64_t* object_bytes,
+                      const RangeBatch& ranges, Status* out) {
+  Call call(*this);
+  PhaseTimer timer(config_.call_debug, put_phases_);
+  check_lengths(digests.size(), ranges.keys);
+  ListedBatch batch(ranges);
+  std::vector<PutItem> items = make_items(component, digests, keys);
+  for (size_t i = 0; i < items.size(); ++i) {
+    items[i].nbytes = object_bytes != nullptr ? object_bytes[i] : ranges.nbytes[i];
+    if (!ranges.inside(i, items[i].nbytes))
+      items[i].finish(Status::kBadRange);
+    else if (!ranges.tiles(i, items[i].nbytes))
+      items[i].finish(Status::kNotTiled);
+  }
+  timer.mark(Phase::kBuild);
+  batch.classify(regions_, config_.strict_registration);
+  timer.mark(Phase::kClassify);
+  store(items, batch, timer, out);
+}
+
+}  // namespace umbp

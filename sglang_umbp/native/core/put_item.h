@@ -1,0 +1,47 @@
+// One object of a put batch on its way through the owner.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "hash128.h"
+#include "shared_layout.h"
+#include "status.h"
+
+namespace umbp {
+
+enum class PutPhase : uint8_t {
+  kPending,    // not looked at yet, or waits for room
+  kNew,        // has an entry and an extent: copy, then commit
+  kDuplicate,  // the same key stands earlier in this batch
+  kPresent,    // the object is there
+  kBusy,       // another batch is filling it
+  kDone,       // `status` is the answer
+};
+
+struct PutItem {
+  Hash128 hash;
+  std::string_view key;  // valid until the batch ends
+  uint64_t nbytes = 0;
+  uint32_t component = 0;
+
+  PutPhase phase = PutPhase::kPending;
+  Status status = Status::kOk;
+  uint32_t handle = kNoHandle;
+  uint64_t generation = 0;
+  uint64_t offset = 0;  // in the arena, once kNew
+  bool is_protected = false;  // no victim while the batch lasts
+
+  // Whether it takes room that this batch must not take back from itself.
+  bool is_member() const {
+    return phase == PutPhase::kNew || phase == PutPhase::kPresent ||
+           (phase == PutPhase::kDone && status == Status::kOk);
+  }
+
+  void finish(Status answer) {
+    phase = PutPhase::kDone;
+    status = answer;
+  }
+};
+
+}  // namespace umbp

@@ -1,0 +1,80 @@
+#include "range_batch.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+
+namespace umbp {
+
+void RangeBatch::check_shape() const {
+  if (starts != nullptr) {
+    if (starts[0] != 0 || starts[keys] != ranges)
+      throw InvalidBatch("starts must run from 0 to the number of ranges (" +
+                         std::to_string(ranges) + "); they run from " + std::to_string(starts[0]) +
+                         " to " + std::to_string(starts[keys]));
+    for (uint64_t key = 0; key < keys; ++key)
+      if (starts[key] > starts[key + 1])
+        throw InvalidBatch("starts must not descend: starts[" + std::to_string(key) + "] is " +
+                           std::to_string(starts[key]) + ", the next " +
+                           std::to_string(starts[key + 1]));
+  }
+  for (uint64_t i = 0; i < ranges; ++i) {
+    uint64_t last;
+    if (nbytes[i] != 0 && __builtin_add_overflow(addresses[i], nbytes[i] - 1, &last))
+      throw InvalidBatch("range at address " + std::to_string(addresses[i]) + " with " +
+                         std::to_string(nbytes[i]) + " bytes ends beyond 2^64");
+  }
+}
+
+void RangeBatch::check_disjoint() const {
+  thread_local std::vector<std::pair<uint64_t, uint64_t>> sorted;
+  sorted.clear();
+  sorted.reserve(ranges);
+  bool ascending = true;
+  for (uint64_t i = 0; i < ranges; ++i) {
+    if (nbytes[i] == 0) continue;
+    if (!sorted.empty() && addresses[i] < sorted.back().first) ascending = false;
+    sorted.emplace_back(addresses[i], nbytes[i]);
+  }
+  if (!ascending) std::sort(sorted.begin(), sorted.end());
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    const auto& [low, low_bytes] = sorted[i - 1];
+    if (sorted[i].first - low < low_bytes)
+      throw InvalidBatch("destinations overlap: " + std::to_string(low_bytes) +
+                         " bytes at address " + std::to_string(low) + " and " +
+                         std::to_string(sorted[i].second) + " bytes at address " +
+                         std::to_string(sorted[i].first));
+  }
+}
+
+bool RangeBatch::inside(uint64_t key, uint64_t object_bytes) const {
+  if (begin(key) == end(key)) return false;
+  for (uint64_t i = begin(key); i < end(key); ++i)
+    if (nbytes[i] == 0 || nbytes[i] > object_bytes || offset(i) > object_bytes - nbytes[i])
+      return false;
+  return true;
+}
+
+bool RangeBatch::tiles(uint64_t key, uint64_t object_bytes) const {
+  thread_local std::vector<std::pair<uint64_t, uint64_t>> sorted;
+  sorted.clear();
+  for (uint64_t i = begin(key); i < end(key); ++i) sorted.emplace_back(offset(i), nbytes[i]);
+  if (!std::is_sorted(sorted.begin(), sorted.end())) std::sort(sorted.begin(), sorted.end());
+  uint64_t at = 0;
+  for (const auto& [start, size] : sorted) {
+    if (start != at) return false;
+    at += size;
+  }
+  return at == object_bytes;
+}
+
+uint64_t RangeBatch::bytes_of(uint64_t key) const {
+  uint64_t sum = 0;
+  for (uint64_t i = begin(key); i < end(key); ++i) sum += nbytes[i];
+  return sum;
+}
+
+}  // namespace umbp

@@ -1,0 +1,44 @@
+#include "reader.h"
+
+namespace umbp {
+
+void raise_mark(std::atomic<uint32_t>& mark, uint32_t at_least) {
+  uint32_t seen = mark.load(std::memory_order_relaxed);
+  while (seen < at_least &&
+         !mark.compare_exchange_weak(seen, at_least, std::memory_order_seq_cst)) {
+  }
+}
+
+int Reader::claim_slot(std::chrono::nanoseconds timeout) {
+  const int slot = slots_.claim(timeout);
+  if (slot >= 0) raise_mark(area_.head->slots_used, static_cast<uint32_t>(slot) + 1);
+  return slot;
+}
+
+void Reader::record_recency(int slot, std::span<const uint32_t> handles) {
+  Slot& mine = area_.slots[slot];
+  uint32_t head = mine.ring_head.load(std::memory_order_relaxed);
+  for (const uint32_t handle : handles) {
+    if (handle == kNoHandle) continue;
+    mine.ring[head % kRingHandles].store(handle, std::memory_order_relaxed);
+    ++head;
+  }
+  mine.ring_head.store(head, std::memory_order_release);
+}
+
+NamedBatch::NamedBatch(Reader& reader, int slot, std::span<const Hash128> keys)
+    : reader_(reader), slot_(slot), count_(static_cast<uint32_t>(keys.size())) {
+  totals_.calls = 1;
+  ReadProtocol<>::publish(reader_.index(), reader_.slot_list(slot_), keys.data(), count_, handles_);
+}
+
+NamedBatch::~NamedBatch() {
+  ReadProtocol<>::withdraw(reader_.slot_list(slot_));
+  reader_.slots().ledger(slot_).add(totals_);
+}
+
+const Entry& NamedBatch::entry(size_t i) const { return reader_.index().entries[handles_[i]]; }
+
+void NamedBatch::record_recency() { reader_.record_recency(slot_, {handles_, count_}); }
+
+}  // namespace umbp

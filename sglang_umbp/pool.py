@@ -1,0 +1,366 @@
+"""The embedded pool: page objects in this process's memory, moved by the native core."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from . import _native
+from .errors import InvalidBatchError, PoolClosedError
+from .identity import RAW_KEYS_IDENTITY, component_identity
+from .layout import Component, Namespace, PageLayout
+from .phase_report import summary_lines
+from .rows import as_rows
+from .session import Session
+from .settings import PoolSettings
+from .stats import PoolStats, stats_from_native
+from .status import Status, to_statuses
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+Keys = Sequence[str] | Sequence[bytes] | Sequence[str | bytes]
+Where = Namespace | Component | None
+
+
+class Pool:
+    """A pool of immutable objects in one arena. Thread-safe; a context manager that opens and closes.
+
+    Batch calls answer per key: a fault of one key never fails its neighbours. A malformed batch (lengths
+    that differ, negative numbers, overlapping destinations, memory that nobody registered) raises
+    InvalidBatchError before a byte moves. After ``close`` calls raise PoolClosedError, in a forked child
+    ForkedPoolError. Native calls release the GIL and block no longer than ``deadline_s`` beside the copy.
+    ``status=True`` gives a ``Status`` a key, which says why, instead of a bool.
+    """
+
+    def __init__(self, settings: PoolSettings | None = None, **overrides: Any) -> None:
+        """Settings as a record, or as keyword arguments over the environment (not both)."""
+        if settings is not None and overrides:
+            raise InvalidBatchError("give settings or keyword arguments, not both")
+        self.settings = settings if settings is not None else PoolSettings.from_env(**overrides)
+        self._open: _native.Pool | None = None
+        self._raw: Namespace | None = None
+        self._namespaces: dict[tuple[bytes, tuple[str, ...]], Namespace] = {}
+
+    def open(self) -> Pool:
+        """Gets the memory. Raises PoolMemoryError; opening an open pool is an error."""
+        if self._open is not None:
+            raise InvalidBatchError("the pool is open already" if not self.closed else "the pool was closed")
+        self._open = _native.Pool(native_config(self.settings))
+        return self
+
+    def close(self) -> None:
+        """Waits for running calls, ends all sessions, gives the memory back. Twice is a no-op."""
+        if self._open is None or self._open.closed:
+            return
+        if self.settings.ranged_call_debug:
+            for line in summary_lines(self.stats()):
+                print(line, file=sys.stderr)
+        self._open.close()
+
+    def __enter__(self) -> Pool:
+        return self.open() if self._open is None else self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls are refused: not opened yet, or closed."""
+        return self._open is None or self._open.closed
+
+    @property
+    def native(self) -> _native.Pool:
+        """The native pool. Raises PoolClosedError before open()."""
+        if self._open is None:
+            raise PoolClosedError("the pool is not open: call open() or use it as a context manager")
+        return self._open
+
+    # Memory ------------------------------------------------------------------------------------------
+
+    def register_memory(self, address: int, nbytes: int, *, grow: bool = False) -> None:
+        """Declares host memory [address, address + nbytes), which must stay valid until unregistered.
+
+        The same extent twice is a no-op; ``grow`` says that a known allocation is now larger. Raises
+        RegionError: zero size, wrap-around, overlap, or the same base with another size.
+        """
+        self.native.register_memory(address, nbytes, grow)
+
+    def register_array(self, array: np.ndarray) -> None:
+        """Declares the memory of a C-contiguous numpy array. Raises RegionError, InvalidBatchError."""
+        if not array.flags.c_contiguous:
+            raise InvalidBatchError(f"the array must be C-contiguous; shape {array.shape}, strides {array.strides}")
+        self.register_memory(array.ctypes.data, array.nbytes)
+
+    def unregister_memory(self, address: int) -> None:
+        """Forgets the region with this base; no call may be using it. Raises RegionError if unknown."""
+        self.native.unregister_memory(address)
+
+    # Identity ----------------------------------------------------------------------------------------
+
+    def namespace(self, name: str | bytes, components: Sequence[str]) -> Namespace:
+        """The key space of this name; a page in it has one object in each component.
+
+        The same name and components give the same handle. Raises InvalidBatchError: no component, or one
+        named twice.
+        """
+        raw = name.encode() if isinstance(name, str) else name
+        parts = tuple(components)
+        if isinstance(components, str) or not parts or len(set(parts)) != len(parts):
+            raise InvalidBatchError(f"components={components!r}; allowed: one or more different names")
+        if (raw, parts) not in self._namespaces:
+            native = self.native.components([component_identity(raw, part) for part in parts])
+            self._namespaces.setdefault((raw, parts), Namespace(native, raw, parts))
+        return self._namespaces[raw, parts]
+
+    def page_layout(
+        self,
+        namespace: Namespace,
+        component: str,
+        *,
+        rows: int,
+        bases: Sequence[int] | np.ndarray,
+        strides: Sequence[int] | np.ndarray,
+        sizes: Sequence[int] | np.ndarray,
+        object_offsets: Sequence[int] | np.ndarray,
+        logical_layers: Sequence[int] | None = None,
+    ) -> PageLayout:
+        """Where a component's pages lie: one entry per fragment of a page.
+
+        Fragment j of page row r is the sizes[j] bytes at address bases[j] + r * strides[j]; it is the
+        object's bytes from object_offsets[j] on. The fragments tile the object and never overlap in any
+        row. logical_layers[j]: the model layer, not descending (default 0, 1, 2, ...).
+        Raises InvalidBatchError, KeyError.
+        """
+        native = _native.PageLayout(rows, bases, strides, sizes, object_offsets)
+        return PageLayout(namespace.component(component), native, logical_layers)
+
+    # Pages through a layout: the fast path -------------------------------------------------------------
+
+    @overload
+    def put_pages(
+        self, layout: PageLayout, hashes: Keys, rows: Any, *, status: Literal[False] = False
+    ) -> list[bool]: ...
+    @overload
+    def put_pages(
+        self, layout: PageLayout, hashes: Keys, rows: Any, *, status: Literal[True]
+    ) -> list[Status]: ...
+    def put_pages(
+        self, layout: PageLayout, hashes: Keys, rows: Any, *, status: bool = False
+    ) -> list[bool] | list[Status]:
+        """Stores the component's object of each page hash from the layout's rows (integers, one a page).
+
+        A key that is there with the same size succeeds without a copy. Admission evicts, but never a
+        member of this batch: what does not fit fails alone. The rows may be reused on return.
+        """
+        answers = self.native.put_pages(
+            layout.component.native, layout.part, layout.native, hashes, as_rows(rows), status
+        )
+        return to_statuses(answers) if status else answers
+
+    @overload
+    def get_pages(
+        self,
+        layout: PageLayout,
+        hashes: Keys,
+        rows: Any,
+        layers: tuple[int, int] | None = None,
+        *,
+        status: Literal[False] = False,
+    ) -> list[bool]: ...
+    @overload
+    def get_pages(
+        self,
+        layout: PageLayout,
+        hashes: Keys,
+        rows: Any,
+        layers: tuple[int, int] | None = None,
+        *,
+        status: Literal[True],
+    ) -> list[Status]: ...
+    def get_pages(
+        self,
+        layout: PageLayout,
+        hashes: Keys,
+        rows: Any,
+        layers: tuple[int, int] | None = None,
+        *,
+        status: bool = False,
+    ) -> list[bool] | list[Status]:
+        """Copies pages into the layout's rows (integers, one a page, all different).
+
+        layers: half-open range of the layout's fragments, as ``PageLayout.layer_groups`` gives them
+        (default all). True: every byte asked for is the object's. False: the row was not touched.
+        """
+        begin, end = layers if layers is not None else (0, layout.fragments)
+        answers = self.native.get_pages(
+            layout.component.native, layout.part, layout.native, hashes, as_rows(rows), begin, end, status
+        )
+        return to_statuses(answers) if status else answers
+
+    # Objects by key ------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        keys: Keys,
+        addresses: Sequence[int] | np.ndarray,
+        sizes: Sequence[int] | np.ndarray,
+        *,
+        namespace: Where = None,
+        status: bool = False,
+    ) -> list[bool] | list[Status]:
+        """Stores whole objects: sizes[i] bytes at addresses[i] under keys[i]; see ``put_pages``."""
+        components, part = self._one(namespace)
+        answers = self.native.put_whole(components, part, keys, addresses, sizes, status)
+        return to_statuses(answers) if status else answers
+
+    def get(
+        self,
+        keys: Keys,
+        addresses: Sequence[int] | np.ndarray,
+        sizes: Sequence[int] | np.ndarray,
+        *,
+        namespace: Where = None,
+        status: bool = False,
+    ) -> list[bool] | list[Status]:
+        """Copies whole objects to addresses; sizes[i] must be the stored size, else that key fails."""
+        components, part = self._one(namespace)
+        answers = self.native.get_whole(components, part, keys, addresses, sizes, status)
+        return to_statuses(answers) if status else answers
+
+    def put_ranges(
+        self,
+        keys: Keys,
+        object_sizes: Sequence[int] | np.ndarray,
+        addresses: Sequence[Any] | np.ndarray,
+        sizes: Sequence[Any] | np.ndarray,
+        offsets: Sequence[Any] | np.ndarray,
+        *,
+        starts: Sequence[int] | np.ndarray | None = None,
+        namespace: Where = None,
+        status: bool = False,
+    ) -> list[bool] | list[Status]:
+        """Stores objects of object_sizes[i] bytes gathered from ranges, which must tile them exactly.
+
+        Ranges as in ``get_ranges``, in any order.
+        """
+        components, part = self._one(namespace)
+        answers = self.native.put_ranges(
+            components, part, keys, object_sizes, addresses, sizes, offsets, starts, status
+        )
+        return to_statuses(answers) if status else answers
+
+    def get_ranges(
+        self,
+        keys: Keys,
+        addresses: Sequence[Any] | np.ndarray,
+        sizes: Sequence[Any] | np.ndarray,
+        offsets: Sequence[Any] | np.ndarray,
+        *,
+        starts: Sequence[int] | np.ndarray | None = None,
+        namespace: Where = None,
+        status: bool = False,
+    ) -> list[bool] | list[Status]:
+        """Copies ranges of objects: sizes bytes from offsets in the object to addresses.
+
+        Without ``starts``, one inner sequence of integers a key. With it, flat sequences or int64/uint64
+        arrays, key i owning the entries starts[i] .. starts[i + 1] (len(keys) + 1 starts); arrays are used
+        in place. A key with an empty range, or one outside its object, fails and nothing of it moves.
+        """
+        components, part = self._one(namespace)
+        answers = self.native.get_ranges(
+            components, part, keys, addresses, sizes, offsets, starts, status
+        )
+        return to_statuses(answers) if status else answers
+
+    def exists(self, keys: Keys, *, namespace: Namespace | None = None) -> list[bool]:
+        """Per key: whether the object is there; under a namespace, whether all components are."""
+        return self.native.exists(self._all(namespace).native, keys)
+
+    def exists_prefix(self, keys: Keys, *, namespace: Namespace | None = None) -> int:
+        """Length of the leading run of keys that exist."""
+        return self.native.exists_prefix(self._all(namespace).native, keys)
+
+    def pin(self, keys: Keys, *, namespace: Namespace | None = None, firm: bool = True) -> Session:
+        """Looks keys up and holds what is there until the session is closed.
+
+        A page is held whole or not at all. Beyond ``session_quota_bytes`` a firm session holds the prefix
+        that fits and keeps it; a droppable one first takes the room of older idle droppable ones.
+        """
+        space = self._all(namespace)
+        return Session(self.native, self.native.pin(space.native, keys, firm), space)
+
+    def remove(self, keys: Keys, *, namespace: Namespace | None = None) -> list[bool]:
+        """Removes objects; True where one was there. Reads in progress end with the right bytes."""
+        return self.native.remove(self._all(namespace).native, keys)
+
+    def clear(self) -> None:
+        """Removes every object. Puts in flight fail; later puts work."""
+        self.native.clear()
+
+    def flush(self) -> None:
+        """Waits until every stored object is where it will stay. In memory it is when put returns."""
+        if self.closed:
+            raise PoolClosedError("the pool is closed")
+
+    def stats(self) -> PoolStats:
+        """Counters and sizes now. Takes the owner's mutex for a moment."""
+        return stats_from_native(self.native.stats())
+
+    def locate(
+        self, keys: Keys, *, namespace: Where = None
+    ) -> list[tuple[int, int] | None]:
+        """A door for benchmarks: (address, nbytes) of each object in the arena, None where missing.
+
+        Nothing holds the object there after the call.
+        """
+        components, part = self._one(namespace)
+        places = self.native.locate(components, part, keys)
+        return [place if place[0] else None for place in places]
+
+    def _all(self, namespace: Namespace | None) -> Namespace:
+        if namespace is None:
+            if self._raw is None:
+                self._raw = Namespace(self.native.components([RAW_KEYS_IDENTITY]), b"", ("",))
+            return self._raw
+        return namespace
+
+    def _one(self, where: Where) -> tuple[_native.Components, int]:
+        if isinstance(where, Component):
+            return where.native, where.part
+        space = self._all(where)
+        if len(space.components) > 1:
+            raise InvalidBatchError(
+                f"an object lies in one component: pass namespace.component(name); "
+                f"there are {', '.join(space.components)}"
+            )
+        return space.native, 0
+
+
+def native_config(settings: PoolSettings) -> _native.PoolConfig:
+    """Settings as the native core takes them."""
+    config = _native.PoolConfig()
+    config.capacity_bytes = settings.capacity_bytes
+    config.index_entries = settings.effective_index_entries
+    config.memfd = settings.memory == "memfd"
+    config.hugepages = settings.hugepages
+    config.prefault = settings.prefault
+    config.policy = settings.policy
+    config.high_watermark = settings.high_watermark
+    config.low_watermark = settings.low_watermark
+    config.nt_copy_min_bytes = settings.nt_copy_min_bytes
+    config.copy_threads = settings.copy_threads
+    config.session_quota_bytes = settings.effective_session_quota_bytes
+    config.deadline_s = settings.deadline_s
+    config.strict_registration = settings.strict_registration
+    config.exists_refreshes = settings.exists_refreshes
+    config.call_debug = settings.ranged_call_debug
+    return config
