@@ -1,0 +1,116 @@
+"""`sglang-umbp bench restore`: its arguments, and what it prints and writes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from sglang_umbp import PoolSettings, arguments
+from sglang_umbp.bench.buffers import ARRANGEMENTS
+from sglang_umbp.bench.cache_size import last_level_cache_nbytes
+from sglang_umbp.bench.options import ORDERS, RestoreOptions
+from sglang_umbp.bench.report import as_json
+from sglang_umbp.bench.restore import run_restore
+from sglang_umbp.bench.tables import render
+from sglang_umbp.bench.targets import TARGETS
+from sglang_umbp.geometry import DEEPSEEK_V4_PRO
+
+QUICK_SAMPLES, DEFAULT_SAMPLES = 10, 40
+QUICK_RANKS, DEFAULT_RANKS = (1, 2), (1, 2, 4, 8)
+
+Subparsers = (
+    argparse._SubParsersAction
+)  # the only name argparse has for what add_subparsers() returns
+
+
+def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+    """Adds the command `bench` with its one benchmark."""
+    bench = subparsers.add_parser(
+        "bench", help="measure the pool beside the floors of this machine"
+    )
+    benches = bench.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
+    parser = benches.add_parser(
+        "restore",
+        help="restore and put the pages of requests, layer group by layer group",
+    )
+    _add_shape_arguments(parser)
+    _add_measure_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_shape_arguments(parser: argparse.ArgumentParser) -> None:
+    number, add = arguments.whole_number, parser.add_argument
+    pools_help = "name:layers:fragment bytes:logical layers;... [DeepSeek-V4-Pro]"
+    order_help = "of a request's page rows and stored pages [%(default)s]"
+    layout_help = "how the buffers are laid out [%(default)s]"
+    add("--pools", type=arguments.pools, default=DEEPSEEK_V4_PRO, help=pools_help)
+    add("--pages", type=number(1, 2048), default=32, help="of a request [%(default)s]")
+    add("--layer-group", type=number(1, 4096), default=8, help="logical layers [%(default)s]")
+    add("--order", choices=ORDERS, default="random", help=order_help)
+    add("--layout", choices=ARRANGEMENTS, default="layer_first", help=layout_help)
+    add("--target", choices=sorted(TARGETS), default="embedded", help="measured [%(default)s]")
+    add("--seed", type=number(0, 1 << 32), default=1, help="of the random order [%(default)s]")
+
+
+def _add_measure_arguments(parser: argparse.ArgumentParser) -> None:
+    number, numbers, add = arguments.whole_number, arguments.number_list, parser.add_argument
+    ranks_help = "numbers of rank threads, the first one is reported on top [1,2,4,8]"
+    threads_help = "copy threads of each pass [1 and UMBP_DRAM_COPY_THREADS]"
+    quick_help = "few samples: --requests 10 --ranks 1,2 unless given"
+    compute_help = "simulated forward pass, 0 for none [%(default)s]"
+    add("--ranks", type=numbers(1, 64), help=ranks_help)
+    add("--copy-threads", type=numbers(1, 64), help=threads_help)
+    add("--requests", type=number(1, 100_000), help="measured restores [40]")
+    add("--quick", action="store_true", help=quick_help)
+    add("--offload-ranks", type=number(0, 64), default=0, help="threads that put fresh requests")
+    add("--compute-us-per-layer", type=number(0, 1_000_000), default=150, help=compute_help)
+    add("--verify", action="store_true", help="compare every restored page byte by byte")
+    add("--json", type=arguments.output_file, metavar="FILE", help="write the figures here")
+    add("--cache-bytes", type=number(1, 1 << 40), help="cache to outrun [cpu0's largest]")
+    add("--memory-mib", type=number(1, 1 << 20), default=5120, help="to fit in [%(default)s]")
+
+
+def options_from(parsed: argparse.Namespace) -> RestoreOptions:
+    """The benchmark's options; what was not given comes from the preset, the pool's settings or the
+    machine.
+    """
+    return RestoreOptions(
+        pools=parsed.pools,
+        ranks=parsed.ranks or (QUICK_RANKS if parsed.quick else DEFAULT_RANKS),
+        copy_threads=parsed.copy_threads or _default_copy_threads(),
+        pages=parsed.pages,
+        samples=parsed.requests or (QUICK_SAMPLES if parsed.quick else DEFAULT_SAMPLES),
+        group_layers=parsed.layer_group,
+        order=parsed.order,
+        arrangement=parsed.layout,
+        offload_ranks=parsed.offload_ranks,
+        compute_us_per_layer=parsed.compute_us_per_layer,
+        verify=parsed.verify,
+        cache_nbytes=parsed.cache_bytes or last_level_cache_nbytes(),
+        memory_nbytes=parsed.memory_mib << 20,
+        seed=parsed.seed,
+        target=parsed.target,
+    )
+
+
+def _default_copy_threads() -> tuple[int, ...]:
+    configured = PoolSettings.from_env().copy_threads
+    return (1,) if configured == 1 else (1, configured)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Measures, prints the tables, writes the JSON file. 1 when a put or get failed or a byte was
+    wrong.
+    """
+    result = run_restore(options_from(parsed), _notify)
+    report = as_json(result)
+    print(render(report))
+    if parsed.json is not None:
+        parsed.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 1 if result.tally.failures else 0
+
+
+def _notify(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"... {text}", file=sys.stderr)

@@ -1,0 +1,70 @@
+"""What a restore benchmark was asked to do, and how much memory that takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sglang_umbp.geometry import PoolGeometry, page_nbytes
+
+ORDERS = ("random", "ascending", "descending")
+ROLES = 3  # ours and the two floors: each sample takes that many requests and row slots
+_MEMORY_SHARES = (
+    3  # stored objects, destination rows, rows of the ranks (or the two pools of the put part)
+)
+
+
+@dataclass(frozen=True)
+class RestoreOptions:
+    """The arguments of `bench restore`, checked."""
+
+    pools: tuple[PoolGeometry, ...]
+    ranks: tuple[int, ...]
+    copy_threads: tuple[int, ...]
+    pages: int
+    samples: int
+    group_layers: int
+    order: str
+    arrangement: str
+    offload_ranks: int
+    compute_us_per_layer: int
+    verify: bool
+    cache_nbytes: int
+    memory_nbytes: int
+    seed: int
+    target: str
+
+    @property
+    def request_nbytes(self) -> int:
+        """Bytes of one restore: all pages, pools and layers."""
+        return self.pages * page_nbytes(self.pools)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Counts that keep every sample cold: stored requests, row slots of the measured rank and of
+    each rank thread.
+    """
+
+    requests: int
+    slots: int
+    rank_slots: int
+
+
+def plan_sizes(options: RestoreOptions) -> Sizes:
+    """Footprints over 4 caches on both sides within the memory allowed (less when the memory does
+    not allow it).
+
+    Counts are no multiple of ROLES, so that ours and the floors take turns on every address.
+    """
+    request, cache = options.request_nbytes, options.cache_nbytes
+    affordable = max(ROLES + 1, options.memory_nbytes // _MEMORY_SHARES // request)
+    cold = min(-(-17 * cache // (4 * request)) + ROLES, affordable)
+    most_ranks = max(options.ranks)
+    requests = max(cold, min(max(8, 2 * most_ranks), affordable))
+    slots = max(cold, min(8, affordable))
+    rank_slots = min(max(4, -(-2 * cache // request) + 1), affordable // most_ranks)
+    return Sizes(_not_multiple(requests), _not_multiple(slots), max(2, rank_slots))
+
+
+def _not_multiple(count: int) -> int:
+    return count + 1 if count % ROLES == 0 else count

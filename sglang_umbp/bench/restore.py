@@ -1,0 +1,105 @@
+"""The restore benchmark from options to results: a pass for every number of copy threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from sglang_umbp.bench.compute import measure_overlapped
+from sglang_umbp.bench.offload import REQUESTS_IN_FLIGHT, OffloadLoad
+from sglang_umbp.bench.options import RestoreOptions, Sizes, plan_sizes
+from sglang_umbp.bench.puts import measure_puts
+from sglang_umbp.bench.python_time import measure_python
+from sglang_umbp.bench.ranks import LocksPerGet, RankBench, RankSamples
+from sglang_umbp.bench.rig import opened_rig
+from sglang_umbp.bench.single_rank import Samples, WholeSamples, measure_calls, measure_whole
+from sglang_umbp.bench.targets import TargetSettings
+from sglang_umbp.bench.verify import Tally
+
+MAX_FLOOR_THREADS = 2
+Notify = Callable[[str], None]
+
+
+@dataclass
+class PassResult:
+    """All samples of one number of copy threads."""
+
+    copy_threads: int
+    floor_threads: int
+    calls: list[Samples]
+    whole: WholeSamples
+    overlapped_ms: list[float]
+    ranks: list[RankSamples]
+    locks_per_get: LocksPerGet
+    offloaded_pages: int
+    python_us: list[float]
+    put_us: Samples
+
+
+@dataclass
+class RestoreResult:
+    """The passes, first number of copy threads first, and what went wrong in all of them."""
+
+    options: RestoreOptions
+    sizes: Sizes
+    passes: list[PassResult]
+    tally: Tally
+
+
+def run_restore(options: RestoreOptions, notify: Notify) -> RestoreResult:
+    """Measures everything that `options` ask for; `notify` is told what is going on."""
+    sizes, tally = plan_sizes(options), Tally()
+    passes = [_run_pass(options, sizes, threads, tally, notify) for threads in options.copy_threads]
+    return RestoreResult(options, sizes, passes, tally)
+
+
+def _run_pass(
+    options: RestoreOptions, sizes: Sizes, threads: int, tally: Tally, notify: Notify
+) -> PassResult:
+    floor_threads = min(threads, MAX_FLOOR_THREADS)
+    say = _prefixed(notify, threads)
+    say("storing requests")
+    with opened_rig(options, sizes, _rig_settings(options, sizes, threads), tally) as rig:
+        load = OffloadLoad(options, rig.workload, rig.target)
+        with load if options.offload_ranks else nullcontext():
+            say("restores, call by call")
+            calls = measure_calls(rig, floor_threads)
+            say("whole restores")
+            whole = measure_whole(rig, floor_threads)
+            overlapped = measure_overlapped(rig) if options.compute_us_per_layer else []
+            if options.verify:
+                rig.verifier.at_end()
+            say("rank threads")
+            rank_bench = RankBench(rig, sizes.rank_slots)
+            ranks = rank_bench.measure()
+        tally.failed_puts += load.failed_pages
+        locks = rank_bench.locks_per_get()
+        rank_bench.finish()
+    say("Python time and puts")
+    return PassResult(
+        copy_threads=threads,
+        floor_threads=floor_threads,
+        calls=calls,
+        whole=whole,
+        overlapped_ms=overlapped,
+        ranks=ranks,
+        locks_per_get=locks,
+        offloaded_pages=load.put_pages,
+        python_us=measure_python(options, threads, tally),
+        put_us=measure_puts(options, sizes, threads, tally),
+    )
+
+
+def _prefixed(notify: Notify, threads: int) -> Notify:
+    return lambda text: notify(f"{threads} copy thread{'s' if threads > 1 else ''}: {text}")
+
+
+def _rig_settings(options: RestoreOptions, sizes: Sizes, threads: int) -> TargetSettings:
+    """Room for all requests and one more; with offload threads also for theirs, and a quota to hold
+    ours.
+    """
+    offload = options.offload_ranks * REQUESTS_IN_FLIGHT
+    capacity = (sizes.requests + 1 + offload) * options.request_nbytes
+    quota = 2 * capacity if offload else 0
+    return TargetSettings(capacity, threads, quota_nbytes=quota)

@@ -1,0 +1,101 @@
+"""A target with stored requests and one rank's buffers: what measurements run on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sglang_umbp.bench.buffers import PageBuffers
+from sglang_umbp.bench.cache_size import CacheCooler
+from sglang_umbp.bench.floors import FloorBuilder
+from sglang_umbp.bench.options import RestoreOptions, Sizes
+from sglang_umbp.bench.restore_loop import count_failed
+from sglang_umbp.bench.targets import TARGETS, RankPort, RestoreTarget, Rows, TargetSettings
+from sglang_umbp.bench.verify import MeasurementFailed, Tally, Verifier
+from sglang_umbp.bench.workload import Turns, Workload
+
+
+@dataclass
+class Rig:
+    """Everything a measurement needs; `slots` are the row sets that restores go to."""
+
+    options: RestoreOptions
+    workload: Workload
+    target: RestoreTarget
+    port: RankPort
+    buffers: PageBuffers
+    slots: list[Rows]
+    floors: FloorBuilder
+    verifier: Verifier
+    tally: Tally
+    turns: Turns
+    cooler: CacheCooler | None
+
+    def cool(self) -> None:
+        """Makes checked memory cold again, as it is without --verify."""
+        if self.cooler is not None:
+            self.cooler.cool()
+
+
+@contextmanager
+def opened_target(options: RestoreOptions, settings: TargetSettings) -> Iterator[RestoreTarget]:
+    """A target of the kind that was asked for, closed at the end."""
+    target = TARGETS[options.target](options.pools, settings)
+    target.open()
+    try:
+        yield target
+    finally:
+        target.close()
+
+
+@contextmanager
+def opened_rig(
+    options: RestoreOptions, sizes: Sizes, settings: TargetSettings, tally: Tally
+) -> Iterator[Rig]:
+    """A rig whose requests are stored and whose rows are wiped."""
+    workload = Workload(
+        options.pools,
+        options.pages,
+        options.group_layers,
+        sizes.requests,
+        options.order,
+        options.seed,
+    )
+    buffers = PageBuffers(options.pools, sizes.slots * options.pages, options.arrangement)
+    with opened_target(options, settings) as target:
+        port = target.attach(buffers)
+        rig = Rig(
+            options=options,
+            workload=workload,
+            target=target,
+            port=port,
+            buffers=buffers,
+            slots=workload.row_slots(sizes.slots),
+            floors=FloorBuilder(target, options.pools, buffers),
+            verifier=Verifier(options.pools, buffers, tally, options.seed),
+            tally=tally,
+            turns=Turns(sizes.requests, sizes.slots),
+            cooler=CacheCooler(options.cache_nbytes) if options.verify else None,
+        )
+        store_requests(rig)
+        yield rig
+
+
+def store_requests(rig: Rig) -> None:
+    """Stores all requests; with offload threads beside them they are held, since those evict what
+    they can.
+    """
+    rows = rig.slots[0]
+    for batch in rig.workload.storing_order():
+        rig.verifier.write(rows, batch.page_ids)
+        for pool in range(len(rig.options.pools)):
+            rig.tally.failed_puts += count_failed([rig.port.put(pool, batch.hashes, rows)])
+    if rig.tally.failed_puts:
+        raise MeasurementFailed(
+            f"{rig.tally.failed_puts} objects could not be stored: there is nothing to measure"
+        )
+    rig.verifier.wipe(rows)
+    if rig.options.offload_ranks:
+        for request in rig.workload.requests:
+            rig.target.hold(request.hashes)

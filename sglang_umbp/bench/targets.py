@@ -1,0 +1,191 @@
+"""What the measurement loop asks of a mode or peer; the embedded pool answers first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sglang_umbp import Namespace, PageLayout, Pool, PoolSettings, Session
+from sglang_umbp.bench.buffers import PageBuffers
+from sglang_umbp.geometry import PoolGeometry, U64Array
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TargetSettings:
+    """How a target is opened: bytes of payload, copying threads a call, whether native time is
+    counted.
+    """
+
+    capacity_nbytes: int
+    copy_threads: int = 1
+    debug: bool = False
+    quota_nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Sums since the target was opened: acquired locks of both kinds, and native time (0 unless
+    counted).
+    """
+
+    owner_locks: int
+    region_locks: int
+    native_ns: int
+
+
+class RankPort(Protocol):
+    """One rank's access: its buffers are registered, pages move between them and the target."""
+
+    def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
+        """Stores whole pages of pool `pool`; one result a page."""
+
+    def get(
+        self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]
+    ) -> list[bool]:
+        """Restores fragments [begin, end) of pages; one result a page."""
+
+
+class RestoreTarget(Protocol):
+    """A mode or peer under measurement. open() before use; close() frees everything."""
+
+    def open(self) -> None:
+        """Starts it, empty."""
+
+    def close(self) -> None:
+        """Stops it and lets go of all ports' memory."""
+
+    def attach(self, buffers: PageBuffers) -> RankPort:
+        """A port for one rank's buffers, registered here and kept alive until close()."""
+
+    def locate(self, pool: int, hashes: Sequence[str]) -> U64Array:
+        """Addresses of the stored objects: where the floors copy from and to."""
+
+    def hold(self, hashes: Sequence[str]) -> None:
+        """Keeps these pages (of all pools) from eviction until close()."""
+
+    def counters(self) -> Counters:
+        """The counters now."""
+
+
+TargetFactory = Callable[[Sequence[PoolGeometry], TargetSettings], RestoreTarget]
+
+
+class EmbeddedPort:
+    """A rank of the embedded pool: pages through layouts."""
+
+    def __init__(self, pool: Pool, layouts: Sequence[PageLayout]) -> None:
+        self._put_pages = pool.put_pages
+        self._get_pages = pool.get_pages
+        self._layouts = tuple(layouts)
+
+    def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
+        return self._put_pages(self._layouts[pool], hashes, rows)
+
+    def get(
+        self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]
+    ) -> list[bool]:
+        return self._get_pages(self._layouts[pool], hashes, rows, layers)
+
+
+class EmbeddedTarget:
+    """The pool inside this process, memory prefaulted."""
+
+    def __init__(self, pools: Sequence[PoolGeometry], settings: TargetSettings) -> None:
+        self._geometries = tuple(pools)
+        self._settings = settings
+        self._pool: Pool | None = None
+        self._namespace: Namespace | None = None
+        self._sessions: list[Session] = []
+        self._attached: list[
+            PageBuffers
+        ] = []  # registered memory must not be freed and mapped anew meanwhile
+
+    def open(self) -> None:
+        self._pool = Pool(self._pool_settings()).open()
+        self._namespace = self._pool.namespace("bench", [pool.name for pool in self._geometries])
+
+    def _pool_settings(self) -> PoolSettings:
+        overrides: dict[str, object] = {
+            "capacity_bytes": self._settings.capacity_nbytes,
+            "copy_threads": self._settings.copy_threads,
+            "prefault": True,
+        }
+        if self._settings.debug:
+            overrides["ranged_call_debug"] = True
+        if self._settings.quota_nbytes:
+            overrides["session_quota_bytes"] = self._settings.quota_nbytes
+        return PoolSettings.from_env(**overrides)
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+        self._sessions.clear()
+        if self._pool is not None:
+            self._pool.close()
+        self._attached.clear()
+
+    @property
+    def pool(self) -> Pool:
+        """The open pool. Raises RuntimeError before open()."""
+        if self._pool is None:
+            raise RuntimeError("the target is not open: call open() first")
+        return self._pool
+
+    def attach(self, buffers: PageBuffers) -> EmbeddedPort:
+        self._attached.append(buffers)
+        for address, nbytes in buffers.regions():
+            self.pool.register_memory(address, nbytes)
+        return EmbeddedPort(self.pool, page_layouts(self.pool, self._opened_namespace(), buffers))
+
+    def _opened_namespace(self) -> Namespace:
+        if self._namespace is None:
+            raise RuntimeError("the target is not open: call open() first")
+        return self._namespace
+
+    def locate(self, pool: int, hashes: Sequence[str]) -> U64Array:
+        component = self._opened_namespace().component(self._geometries[pool].name)
+        places = self.pool.locate(hashes, namespace=component)
+        missing = [page for page, place in zip(hashes, places, strict=True) if place is None]
+        if missing:
+            raise RuntimeError(
+                f"{len(missing)} of {len(hashes)} pages are not stored, first {missing[0]!r}"
+            )
+        return np.array([place[0] for place in places if place is not None], dtype=np.uint64)
+
+    def hold(self, hashes: Sequence[str]) -> None:
+        session = self.pool.pin(hashes, namespace=self._opened_namespace())
+        self._sessions.append(session)
+        if session.prefix != len(hashes):
+            raise RuntimeError(f"only {session.prefix} of {len(hashes)} pages could be pinned")
+
+    def counters(self) -> Counters:
+        stats = self.pool.stats()
+        return Counters(stats.owner_locks, stats.region_locks, stats.native_ns)
+
+
+def page_layouts(pool: Pool, namespace: Namespace, buffers: PageBuffers) -> list[PageLayout]:
+    """The pool's layouts of `buffers`, one a component."""
+    layouts = []
+    for part in buffers.pools:
+        place = part.placement
+        layout = pool.page_layout(
+            namespace,
+            part.geometry.name,
+            rows=place.rows,
+            bases=place.bases,
+            strides=place.strides,
+            sizes=place.sizes,
+            object_offsets=place.object_offsets,
+            logical_layers=place.logical_layers,
+        )
+        layouts.append(layout)
+    return layouts
+
+
+TARGETS: dict[str, TargetFactory] = {"embedded": EmbeddedTarget}

@@ -1,0 +1,1 @@
+"""Replays request traces against the pool, every byte checked when asked to."""
