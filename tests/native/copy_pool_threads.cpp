@@ -1,5 +1,6 @@
-// Many callers on one CopyPool and on one RegionTable, to be run under ThreadSanitizer (from core/):
-// g++ -std=c++20 -O1 -g -fsanitize=thread -pthread -I. ../../../tests/native/copy_pool_threads.cpp
+// Many callers on one CopyPool and on one RegionTable, to be run under ThreadSanitizer (from
+// core/): g++ -std=c++20 -O1 -g -fsanitize=thread -pthread -I.
+// ../../../tests/native/copy_pool_threads.cpp
 //     copy_*.cpp host_copy.cpp region_table.cpp work_split.cpp
 // Exits with 0 if every byte was right.
 #include <atomic>
