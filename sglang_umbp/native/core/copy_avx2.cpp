@@ -15,10 +15,11 @@ __attribute__((target("avx2"), always_inline)) inline void stream_line(uint8_t* 
   _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + 32), high);
 }
 
+template <_mm_hint kHint>
 __attribute__((target("avx2"))) void stream(uint8_t* dst, const uint8_t* src, size_t lines,
                                             const uint8_t* ahead) {
   for (size_t at = 0; at < lines * kLineBytes; at += kLineBytes) {
-    _mm_prefetch(reinterpret_cast<const char*>(ahead + at), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + at), kHint);
     stream_line(dst + at, src + at);
   }
 }
@@ -31,7 +32,7 @@ void fence() { _mm_sfence(); }
 
 }  // namespace
 
-const CopyKernel kAvx2Kernel{"avx2", stream, stream_bare, fence};
+const CopyKernel kAvx2Kernel{"avx2", stream<_MM_HINT_T1>, stream<_MM_HINT_T0>, stream_bare, fence};
 
 }  // namespace umbp
 

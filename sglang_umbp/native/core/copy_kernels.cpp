@@ -7,7 +7,7 @@
 namespace umbp {
 namespace {
 
-const CopyKernel kPlainKernel{"plain", nullptr, nullptr, nullptr};
+const CopyKernel kPlainKernel{"plain", nullptr, nullptr, nullptr, nullptr};
 
 // Best first.
 std::vector<const CopyKernel*> kernels_of_this_cpu() {

@@ -16,10 +16,11 @@ using StreamLines = void (*)(uint8_t* dst, const uint8_t* src, size_t lines, con
 // The same without looking ahead.
 using StreamLinesBare = void (*)(uint8_t* dst, const uint8_t* src, size_t lines);
 
+// The functions are nullptr if there are no non-temporal stores: everything is memcpy.
 struct CopyKernel {
   const char* isa;
-  StreamLines
-      stream;  // nullptr: this instruction set has no non-temporal stores, everything is memcpy
+  StreamLines stream_far;   // starts loads into the second-level cache
+  StreamLines stream_near;  // into the first
   StreamLinesBare stream_bare;
   void (*fence)();  // orders this thread's non-temporal stores before its later stores
 };

@@ -17,9 +17,10 @@ inline void stream_line(uint8_t* dst, const uint8_t* src) {
       : "v0", "v1", "v2", "v3", "memory");
 }
 
+template <int kLocality>
 void stream(uint8_t* dst, const uint8_t* src, size_t lines, const uint8_t* ahead) {
   for (size_t at = 0; at < lines * kLineBytes; at += kLineBytes) {
-    __builtin_prefetch(ahead + at);
+    __builtin_prefetch(ahead + at, 0, kLocality);
     stream_line(dst + at, src + at);
   }
 }
@@ -32,7 +33,7 @@ void fence() { asm volatile("dmb ishst" ::: "memory"); }
 
 }  // namespace
 
-const CopyKernel kNeonKernel{"neon", stream, stream_bare, fence};
+const CopyKernel kNeonKernel{"neon", stream<2>, stream<3>, stream_bare, fence};
 
 }  // namespace umbp
 
