@@ -169,10 +169,13 @@ std::shared_ptr<Session> Pool::pin(std::span<const Component> components,
 void Pool::remove(std::span<const Component> components, std::span<const Hash128> digests,
                   bool* removed) {
   Call call(*this);
-  for (size_t i = 0; i < digests.size(); ++i) {
-    removed[i] = false;
-    for (const Component& component : components)
-      removed[i] |= owner().remove(prf128(component.key, digests[i]));
+  std::fill(removed, removed + digests.size(), false);
+  std::vector<Hash128> keys(digests.size());
+  const auto one = std::make_unique<bool[]>(digests.size());
+  for (const Component& component : components) {
+    prf128_batch(component.key, digests, keys.data());
+    owner().remove(keys, one.get());
+    for (size_t i = 0; i < digests.size(); ++i) removed[i] |= one[i];
   }
 }
 
