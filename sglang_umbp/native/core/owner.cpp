@@ -209,6 +209,7 @@ void Owner::settle(std::span<PutItem> items, PutItem& item) {
       stored_bytes_ += item.nbytes;
       return item.finish(Status::kOk);
     case PutPhase::kPresent:
+      space_.policy().touch(item.handle);  // again: the order of use is the order of the batch
       return item.finish(Status::kExists);
     case PutPhase::kDuplicate:
       for (const PutItem& first : items) {
