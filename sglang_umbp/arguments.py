@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from sglang_umbp.geometry import GeometryError, PoolGeometry, parse_pools
+from .geometry import GeometryError, PoolGeometry, parse_pools
 
 
 def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:

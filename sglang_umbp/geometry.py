@@ -10,6 +10,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from .errors import UmbpError
+
 U64Array = npt.NDArray[np.uint64]
 
 DEEPSEEK_V4_PRO = "c4:30:37440:2/2;c4_indexer:30:8448:2/2;c128:31:1728:0,1,3,...,59"
@@ -20,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _FORMAT = "name:layers:fragment bytes:logical layers (start/step, or a list such as 0,1,3,...,59)"
 
 
-class GeometryError(ValueError):
+class GeometryError(UmbpError, ValueError):
     """A pool description that cannot be used; the message names the text and what is allowed."""
 
 

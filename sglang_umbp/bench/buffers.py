@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sglang_umbp.bench.pattern import SENTINEL, U8Array
-from sglang_umbp.geometry import PagePlacement, PoolGeometry, layer_first, page_first
+from ..geometry import PagePlacement, PoolGeometry, layer_first, page_first
+from .pattern import SENTINEL, U8Array
 
 ARRANGEMENTS = ("layer_first", "page_first")
 GUARD_NBYTES = 4096

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sglang_umbp import _native
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.bench.targets import RestoreTarget, Rows
-from sglang_umbp.geometry import GroupStep, PoolGeometry, U64Array
+from .. import _native
+from ..geometry import GroupStep, PoolGeometry, U64Array
+from .buffers import PageBuffers
+from .targets import RestoreTarget, Rows
 
 MODES = ("memcpy", "nt")
 

@@ -6,11 +6,11 @@ from threading import Event, Thread
 
 import numpy as np
 
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.bench.options import RestoreOptions
-from sglang_umbp.bench.restore_loop import count_failed
-from sglang_umbp.bench.targets import RankPort, RestoreTarget
-from sglang_umbp.bench.workload import Workload
+from .buffers import PageBuffers
+from .options import RestoreOptions
+from .restore_loop import count_failed
+from .targets import RankPort, RestoreTarget
+from .workload import Workload
 
 REQUESTS_IN_FLIGHT = (
     4  # room a thread needs beside the held requests: the batch it puts and what it can evict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sglang_umbp.geometry import PoolGeometry, page_nbytes
+from ..geometry import PoolGeometry, page_nbytes
 
 ORDERS = ("random", "ascending", "descending")
 ROLES = 3  # ours and the two floors: each sample takes that many requests and row slots

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.bench.floors import FloorBuilder
-from sglang_umbp.bench.options import RestoreOptions, Sizes
-from sglang_umbp.bench.restore_loop import count_failed, no_garbage_collection, restore
-from sglang_umbp.bench.rig import opened_target
-from sglang_umbp.bench.single_rank import OURS, TURN_ORDERS, WARM_UP_SAMPLES, Samples, empty_samples
-from sglang_umbp.bench.targets import RankPort, RestoreTarget, Rows, TargetSettings
-from sglang_umbp.bench.verify import Tally, Verifier
-from sglang_umbp.bench.workload import Turns, Workload
+from .buffers import PageBuffers
+from .floors import FloorBuilder
+from .options import RestoreOptions, Sizes
+from .restore_loop import count_failed, no_garbage_collection, restore
+from .rig import opened_target
+from .single_rank import OURS, TURN_ORDERS, WARM_UP_SAMPLES, Samples, empty_samples
+from .targets import RankPort, RestoreTarget, Rows, TargetSettings
+from .verify import Tally, Verifier
+from .workload import Turns, Workload
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_umbp.bench.ranks import RankSamples
-from sglang_umbp.bench.restore import PassResult, RestoreResult
-from sglang_umbp.bench.single_rank import MEMCPY, NT, OURS, Samples
-from sglang_umbp.bench.stats import summarize
-from sglang_umbp.geometry import GroupStep, PoolGeometry, restore_steps, total_layers
+from ..geometry import GroupStep, PoolGeometry, restore_steps, total_layers
+from .ranks import RankSamples
+from .restore import PassResult, RestoreResult
+from .single_rank import MEMCPY, NT, OURS, Samples
+from .stats import summarize
 
 Json = dict[str, Any]
 

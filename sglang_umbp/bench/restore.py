@@ -6,16 +6,16 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from sglang_umbp.bench.compute import measure_overlapped
-from sglang_umbp.bench.offload import REQUESTS_IN_FLIGHT, OffloadLoad
-from sglang_umbp.bench.options import RestoreOptions, Sizes, plan_sizes
-from sglang_umbp.bench.puts import measure_puts
-from sglang_umbp.bench.python_time import measure_python
-from sglang_umbp.bench.ranks import LocksPerGet, RankBench, RankSamples
-from sglang_umbp.bench.rig import opened_rig
-from sglang_umbp.bench.single_rank import Samples, WholeSamples, measure_calls, measure_whole
-from sglang_umbp.bench.targets import TargetSettings
-from sglang_umbp.bench.verify import Tally
+from .compute import measure_overlapped
+from .offload import REQUESTS_IN_FLIGHT, OffloadLoad
+from .options import RestoreOptions, Sizes, plan_sizes
+from .puts import measure_puts
+from .python_time import measure_python
+from .ranks import LocksPerGet, RankBench, RankSamples
+from .rig import opened_rig
+from .single_rank import Samples, WholeSamples, measure_calls, measure_whole
+from .targets import TargetSettings
+from .verify import Tally
 
 MAX_FLOOR_THREADS = 2
 Notify = Callable[[str], None]

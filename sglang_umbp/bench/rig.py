@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.bench.cache_size import CacheCooler
-from sglang_umbp.bench.floors import FloorBuilder
-from sglang_umbp.bench.options import RestoreOptions, Sizes
-from sglang_umbp.bench.restore_loop import count_failed
-from sglang_umbp.bench.targets import TARGETS, RankPort, RestoreTarget, Rows, TargetSettings
-from sglang_umbp.bench.verify import MeasurementFailed, Tally, Verifier
-from sglang_umbp.bench.workload import Turns, Workload
+from .buffers import PageBuffers
+from .cache_size import CacheCooler
+from .floors import FloorBuilder
+from .options import RestoreOptions, Sizes
+from .restore_loop import count_failed
+from .targets import TARGETS, RankPort, RestoreTarget, Rows, TargetSettings
+from .verify import MeasurementFailed, Tally, Verifier
+from .workload import Turns, Workload
 
 
 @dataclass
@@ -79,13 +79,13 @@ def opened_rig(
             cooler=CacheCooler(options.cache_nbytes) if options.verify else None,
         )
         store_requests(rig)
+        if settings.quota_nbytes:
+            hold_requests(rig)
         yield rig
 
 
 def store_requests(rig: Rig) -> None:
-    """Stores all requests; with offload threads beside them they are held, since those evict what
-    they can.
-    """
+    """Stores all requests. Raises MeasurementFailed when one cannot be."""
     rows = rig.slots[0]
     for batch in rig.workload.storing_order():
         rig.verifier.write(rows, batch.page_ids)
@@ -96,6 +96,9 @@ def store_requests(rig: Rig) -> None:
             f"{rig.tally.failed_puts} objects could not be stored: there is nothing to measure"
         )
     rig.verifier.wipe(rows)
-    if rig.options.offload_ranks:
-        for request in rig.workload.requests:
-            rig.target.hold(request.hashes)
+
+
+def hold_requests(rig: Rig) -> None:
+    """Keeps all requests from eviction, for threads that put beside the measurement."""
+    for request in rig.workload.requests:
+        rig.target.hold(request.hashes)

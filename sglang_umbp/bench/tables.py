@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sglang_umbp.bench.report import Json
+from .report import Json
 
 Row = Sequence[str]
 

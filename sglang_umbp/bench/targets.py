@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from sglang_umbp import Namespace, PageLayout, Pool, PoolSettings, Session
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.geometry import PoolGeometry, U64Array
+from .. import Namespace, PageLayout, Pool, PoolSettings, Session
+from ..geometry import PoolGeometry, U64Array
+from .buffers import PageBuffers
 
 Rows = npt.NDArray[np.int64]
 
@@ -127,8 +129,14 @@ class EmbeddedTarget:
             session.close()
         self._sessions.clear()
         if self._pool is not None:
-            self._pool.close()
+            with self._hidden_summary():
+                self._pool.close()
         self._attached.clear()
+
+    def _hidden_summary(self) -> AbstractContextManager[object]:
+        """Hides the summary that a pool prints, where only we turned its clocks on."""
+        ours = self._settings.debug and not PoolSettings.from_env().ranged_call_debug
+        return redirect_stderr(StringIO()) if ours else nullcontext()
 
     @property
     def pool(self) -> Pool:

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.bench.pattern import Pattern, U8Array
-from sglang_umbp.bench.targets import Rows
-from sglang_umbp.bench.workload import PageIdArray
-from sglang_umbp.geometry import PoolGeometry
+from ..errors import UmbpError
+from ..geometry import PoolGeometry
+from .buffers import PageBuffers
+from .pattern import Pattern, U8Array
+from .targets import Rows
+from .workload import PageIdArray
 
 
-class MeasurementFailed(RuntimeError):
+class MeasurementFailed(UmbpError, RuntimeError):
     """The measured thing failed so badly that there are no figures."""
 
 

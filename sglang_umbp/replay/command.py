@@ -9,13 +9,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from sglang_umbp import PoolStats, arguments
-from sglang_umbp.bench.stats import percentiles
-from sglang_umbp.replay.generator import TraceGenerator
-from sglang_umbp.replay.lru_reference import LruReference
-from sglang_umbp.replay.progress import Progress
-from sglang_umbp.replay.replay import Replay, ReplayCounts, ReplayOptions
-from sglang_umbp.replay.trace import TraceRequest, read_trace
+from .. import PoolStats, arguments
+from ..bench.stats import percentiles
+from .generator import TraceGenerator
+from .lru_reference import LruReference
+from .progress import Progress
+from .replay import Replay, ReplayCounts, ReplayOptions
+from .trace import TraceRequest, read_trace
 
 DEFAULT_POOLS = "kv:4:1024:0/1"  # small pages: tens of thousands of them fit anywhere
 GENERATED_REQUESTS = 300

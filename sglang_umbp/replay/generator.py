@@ -6,7 +6,7 @@ import heapq
 from dataclasses import dataclass, field
 from random import Random
 
-from sglang_umbp.replay.trace import TraceRequest
+from .trace import TraceRequest
 
 BLOCK_TOKENS = 512  # as in the published traces
 SYSTEM_PROMPTS = 3

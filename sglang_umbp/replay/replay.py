@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
-from sglang_umbp import Namespace, PageLayout, Pool, PoolSettings, Session
-from sglang_umbp.bench.restore_loop import count_failed
-from sglang_umbp.bench.targets import page_layouts
-from sglang_umbp.geometry import PoolGeometry, page_nbytes, restore_steps
-from sglang_umbp.replay.pages import BlockHashes, PageRows, Rows
-from sglang_umbp.replay.trace import TraceRequest
+from .. import Namespace, PageLayout, Pool, PoolSettings, Session
+from ..bench.restore_loop import count_failed
+from ..bench.targets import page_layouts
+from ..geometry import PoolGeometry, page_nbytes, restore_steps
+from .pages import BlockHashes, PageRows, Rows
+from .trace import TraceRequest
 
 MAX_ROWS = 512
 

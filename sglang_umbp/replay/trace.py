@@ -9,10 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..errors import UmbpError
+
 MAX_NUMBER = (1 << 63) - 1
 
 
-class TraceError(ValueError):
+class TraceError(UmbpError, ValueError):
     """A line that is not a request; the message names file, line, key and value."""
 
 
