@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from . import __version__
 from .bench import command as bench
-from .bench.verify import MeasurementFailed
+from .bench.verify import MeasurementError
 from .errors import UmbpError
 from .replay import command as replay
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     try:
         return int(arguments.run(arguments))
-    except MeasurementFailed as error:
+    except MeasurementError as error:
         print(f"sglang-umbp: {error}", file=sys.stderr)
         return EXIT_FAILED
     except (UmbpError, OSError) as error:

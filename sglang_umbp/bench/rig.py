@@ -12,7 +12,7 @@ from .floors import FloorBuilder
 from .options import RestoreOptions, Sizes
 from .restore_loop import count_failed
 from .targets import TARGETS, RankPort, RestoreTarget, Rows, TargetSettings
-from .verify import MeasurementFailed, Tally, Verifier
+from .verify import MeasurementError, Tally, Verifier
 from .workload import Turns, Workload
 
 
@@ -85,14 +85,14 @@ def opened_rig(
 
 
 def store_requests(rig: Rig) -> None:
-    """Stores all requests. Raises MeasurementFailed when one cannot be."""
+    """Stores all requests. Raises MeasurementError when one cannot be."""
     rows = rig.slots[0]
     for batch in rig.workload.storing_order():
         rig.verifier.write(rows, batch.page_ids)
         for pool in range(len(rig.options.pools)):
             rig.tally.failed_puts += count_failed([rig.port.put(pool, batch.hashes, rows)])
     if rig.tally.failed_puts:
-        raise MeasurementFailed(
+        raise MeasurementError(
             f"{rig.tally.failed_puts} objects could not be stored: there is nothing to measure"
         )
     rig.verifier.wipe(rows)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -113,7 +113,7 @@ class EmbeddedTarget:
         self._namespace = self._pool.namespace("bench", [pool.name for pool in self._geometries])
 
     def _pool_settings(self) -> PoolSettings:
-        overrides: dict[str, object] = {
+        overrides: dict[str, Any] = {
             "capacity_bytes": self._settings.capacity_nbytes,
             "copy_threads": self._settings.copy_threads,
             "prefault": True,

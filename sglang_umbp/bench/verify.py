@@ -15,7 +15,7 @@ from .targets import Rows
 from .workload import PageIdArray
 
 
-class MeasurementFailed(UmbpError, RuntimeError):
+class MeasurementError(UmbpError, RuntimeError):
     """The measured thing failed so badly that there are no figures."""
 
 

@@ -77,7 +77,11 @@ class Replay:
         options = self._options
         capacity_nbytes = options.capacity_pages * options.page_nbytes
         self.rows = PageRows(options.pools, options.chunk_pages, options.seed)
-        self.pool = Pool(PoolSettings.from_env(capacity_bytes=capacity_nbytes)).open()
+        # One session at a time: it may hold all there is, or small pools would cut its hits.
+        settings = PoolSettings.from_env(
+            capacity_bytes=capacity_nbytes, session_quota_bytes=capacity_nbytes
+        )
+        self.pool = Pool(settings).open()
         try:
             self._attach(self.pool)
         except BaseException:
