@@ -62,8 +62,8 @@ def plan_sizes(options: RestoreOptions) -> Sizes:
     most_ranks = max(options.ranks)
     requests = max(cold, min(max(8, 2 * most_ranks), affordable))
     slots = max(cold, min(8, affordable))
-    rank_slots = min(max(4, -(-2 * cache // request) + 1), affordable // most_ranks)
-    return Sizes(_not_multiple(requests), _not_multiple(slots), max(2, rank_slots))
+    rank_slots = max(-(-2 * cache // request), min(4, affordable // most_ranks))
+    return Sizes(_not_multiple(requests), _not_multiple(slots), rank_slots)
 
 
 def _not_multiple(count: int) -> int:
