@@ -38,9 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(
-        prog="sglang-umbp", description="KV-cache page pool for SGLang HiCache."
-    )
+    parser = argparse.ArgumentParser(prog="sglang-umbp", description="KV-cache page pool for SGLang HiCache.")
     parser.add_argument("--version", action="version", version=f"sglang-umbp {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:

@@ -19,16 +19,12 @@ from .targets import TARGETS
 QUICK_SAMPLES, DEFAULT_SAMPLES = 10, 40
 QUICK_RANKS, DEFAULT_RANKS = (1, 2), (1, 2, 4, 8)
 
-Subparsers = (
-    argparse._SubParsersAction
-)  # the only name argparse has for what add_subparsers() returns
+Subparsers = argparse._SubParsersAction  # the only name argparse has for what add_subparsers() returns
 
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     """Adds the command `bench` with its one benchmark."""
-    bench = subparsers.add_parser(
-        "bench", help="measure the pool beside the floors of this machine"
-    )
+    bench = subparsers.add_parser("bench", help="measure the pool beside the floors of this machine")
     benches = bench.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
     parser = benches.add_parser(
         "restore",

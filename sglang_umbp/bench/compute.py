@@ -39,9 +39,7 @@ def measure_overlapped(rig: Rig) -> list[float]:
     return samples_ms
 
 
-def _overlapped_ms(
-    rig: Rig, loader: ThreadPoolExecutor, request: Request, rows: Rows, seconds: list[float]
-) -> float:
+def _overlapped_ms(rig: Rig, loader: ThreadPoolExecutor, request: Request, rows: Rows, seconds: list[float]) -> float:
     if rig.options.verify:
         rig.verifier.before_restore(rows)
         rig.cool()

@@ -8,9 +8,7 @@ from ..geometry import PoolGeometry, page_nbytes
 
 ORDERS = ("random", "ascending", "descending")
 ROLES = 3  # ours and the two floors: each sample takes that many requests and row slots
-_MEMORY_SHARES = (
-    3  # stored objects, destination rows, rows of the ranks (or the two pools of the put part)
-)
+_MEMORY_SHARES = 3  # stored objects, destination rows, rows of the ranks (or the two pools of the put part)
 
 
 @dataclass(frozen=True)

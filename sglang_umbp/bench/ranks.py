@@ -59,9 +59,7 @@ class RankBench:
 
     def __init__(self, rig: Rig, rank_slots: int) -> None:
         self._rig = rig
-        self._ranks = [
-            self._make_rank(number, rank_slots) for number in range(max(rig.options.ranks))
-        ]
+        self._ranks = [self._make_rank(number, rank_slots) for number in range(max(rig.options.ranks))]
 
     def _make_rank(self, number: int, slots: int) -> Rank:
         options, tally = self._rig.options, Tally()
@@ -109,9 +107,7 @@ class RankBench:
     def _round(self, ranks: Sequence[Rank], result: RankSamples) -> None:
         barrier = Barrier(len(ranks))
         self._rig.cool()
-        threads = [
-            Thread(target=self._run_rank, args=(rank, len(ranks), barrier)) for rank in ranks
-        ]
+        threads = [Thread(target=self._run_rank, args=(rank, len(ranks), barrier)) for rank in ranks]
         with no_garbage_collection():
             for thread in threads:
                 thread.start()

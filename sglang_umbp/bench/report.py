@@ -36,8 +36,7 @@ def _settings_json(result: RestoreResult) -> Json:
     return {
         "target": options.target,
         "pools": [
-            {"pool": pool.name, "layers": pool.layers, "fragment_bytes": pool.fragment_nbytes}
-            for pool in options.pools
+            {"pool": pool.name, "layers": pool.layers, "fragment_bytes": pool.fragment_nbytes} for pool in options.pools
         ],
         "pages": options.pages,
         "requests": options.samples,
@@ -65,10 +64,7 @@ def _pass_json(result: RestoreResult, each: PassResult) -> Json:
     return {
         "copy_threads": each.copy_threads,
         "floor_threads": each.floor_threads,
-        "calls": [
-            _call_json(result, step, samples)
-            for step, samples in zip(steps, each.restores.calls, strict=True)
-        ],
+        "calls": [_call_json(result, step, samples) for step, samples in zip(steps, each.restores.calls, strict=True)],
         "pools": [_pool_json(result, index, each) for index in range(len(options.pools))],
         "ttfl_us": ttfl_us.as_dict(),
         "restore_ms": restore_ms.as_dict(),

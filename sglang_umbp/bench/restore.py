@@ -61,9 +61,7 @@ def run_restore(options: RestoreOptions, notify: Notify) -> RestoreResult:
     return RestoreResult(options, sizes, passes, tally)
 
 
-def _run_pass(
-    options: RestoreOptions, sizes: Sizes, threads: int, tally: Tally, notify: Notify
-) -> PassResult:
+def _run_pass(options: RestoreOptions, sizes: Sizes, threads: int, tally: Tally, notify: Notify) -> PassResult:
     say = _prefixed(notify, threads)
     restores = _measure_restores(options, sizes, threads, tally, say)
     say("Python time and puts")
@@ -80,9 +78,7 @@ def _floor_threads(copy_threads: int) -> int:
     return min(copy_threads, MAX_FLOOR_THREADS)
 
 
-def _measure_restores(
-    options: RestoreOptions, sizes: Sizes, threads: int, tally: Tally, say: Notify
-) -> RestoreSamples:
+def _measure_restores(options: RestoreOptions, sizes: Sizes, threads: int, tally: Tally, say: Notify) -> RestoreSamples:
     """Everything measured on one filled pool. Its memory is free again when this returns."""
     say("storing requests")
     with opened_rig(options, sizes, _rig_settings(options, sizes, threads), tally) as rig:

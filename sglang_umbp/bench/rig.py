@@ -50,9 +50,7 @@ def opened_target(options: RestoreOptions, settings: TargetSettings) -> Iterator
 
 
 @contextmanager
-def opened_rig(
-    options: RestoreOptions, sizes: Sizes, settings: TargetSettings, tally: Tally
-) -> Iterator[Rig]:
+def opened_rig(options: RestoreOptions, sizes: Sizes, settings: TargetSettings, tally: Tally) -> Iterator[Rig]:
     """A rig whose requests are stored and whose rows are wiped."""
     workload = Workload(
         options.pools,
@@ -92,9 +90,7 @@ def store_requests(rig: Rig) -> None:
         for pool in range(len(rig.options.pools)):
             rig.tally.failed_puts += count_failed([rig.port.put(pool, batch.hashes, rows)])
     if rig.tally.failed_puts:
-        raise MeasurementError(
-            f"{rig.tally.failed_puts} objects could not be stored: there is nothing to measure"
-        )
+        raise MeasurementError(f"{rig.tally.failed_puts} objects could not be stored: there is nothing to measure")
     rig.verifier.wipe(rows)
 
 

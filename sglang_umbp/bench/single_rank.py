@@ -54,9 +54,7 @@ def take_sample(rig: Rig) -> Sample:
     for mode in (MEMCPY, NT):
         other, other_slot = rig.turns.take()
         rows = rig.slots[other_slot]
-        plans[mode] = rig.floors.restore(
-            rig.workload.steps, rig.workload.requests[other].hashes, rows
-        )
+        plans[mode] = rig.floors.restore(rig.workload.steps, rig.workload.requests[other].hashes, rows)
         floor_rows.append(rows)
     if rig.options.verify:
         rig.verifier.before_restore(rig.slots[slot])

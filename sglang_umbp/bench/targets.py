@@ -47,9 +47,7 @@ class RankPort(Protocol):
     def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
         """Stores whole pages of pool `pool`; one result a page."""
 
-    def get(
-        self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]
-    ) -> list[bool]:
+    def get(self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]) -> list[bool]:
         """Restores fragments [begin, end) of pages; one result a page."""
 
 
@@ -89,9 +87,7 @@ class EmbeddedPort:
     def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
         return self._put_pages(self._layouts[pool], hashes, rows)
 
-    def get(
-        self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]
-    ) -> list[bool]:
+    def get(self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]) -> list[bool]:
         return self._get_pages(self._layouts[pool], hashes, rows, layers)
 
 
@@ -104,9 +100,7 @@ class EmbeddedTarget:
         self._pool: Pool | None = None
         self._namespace: Namespace | None = None
         self._sessions: list[Session] = []
-        self._attached: list[
-            PageBuffers
-        ] = []  # registered memory must not be freed and mapped anew meanwhile
+        self._attached: list[PageBuffers] = []  # registered memory must not be freed and mapped anew meanwhile
 
     def open(self) -> None:
         self._pool = Pool(self._pool_settings()).open()
@@ -161,9 +155,7 @@ class EmbeddedTarget:
         places = self.pool.locate(hashes, namespace=component)
         missing = [page for page, place in zip(hashes, places, strict=True) if place is None]
         if missing:
-            raise RuntimeError(
-                f"{len(missing)} of {len(hashes)} pages are not stored, first {missing[0]!r}"
-            )
+            raise RuntimeError(f"{len(missing)} of {len(hashes)} pages are not stored, first {missing[0]!r}")
         return np.array([place[0] for place in places if place is not None], dtype=np.uint64)
 
     def hold(self, hashes: Sequence[str]) -> None:
