@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from sglang_umbp.bench import command as bench
-from sglang_umbp.bench.verify import MeasurementFailed
+from sglang_umbp.bench.verify import MeasurementError
 from sglang_umbp.errors import UmbpError
 from sglang_umbp.replay import command as replay
 from sglang_umbp.replay.trace import TraceError
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     try:
         return int(arguments.run(arguments))
-    except MeasurementFailed as error:
+    except MeasurementError as error:
         print(f"sglang-umbp: {error}", file=sys.stderr)
         return EXIT_FAILED
     except (UmbpError, TraceError, OSError) as error:

@@ -12,7 +12,7 @@ from sglang_umbp.bench.floors import FloorBuilder
 from sglang_umbp.bench.options import RestoreOptions, Sizes
 from sglang_umbp.bench.restore_loop import count_failed
 from sglang_umbp.bench.targets import TARGETS, RankPort, RestoreTarget, Rows, TargetSettings
-from sglang_umbp.bench.verify import MeasurementFailed, Tally, Verifier
+from sglang_umbp.bench.verify import MeasurementError, Tally, Verifier
 from sglang_umbp.bench.workload import Turns, Workload
 
 
@@ -92,7 +92,7 @@ def store_requests(rig: Rig) -> None:
         for pool in range(len(rig.options.pools)):
             rig.tally.failed_puts += count_failed([rig.port.put(pool, batch.hashes, rows)])
     if rig.tally.failed_puts:
-        raise MeasurementFailed(
+        raise MeasurementError(
             f"{rig.tally.failed_puts} objects could not be stored: there is nothing to measure"
         )
     rig.verifier.wipe(rows)

@@ -111,7 +111,7 @@ class EmbeddedTarget:
         self._namespace = self._pool.namespace("bench", [pool.name for pool in self._geometries])
 
     def _pool_settings(self) -> PoolSettings:
-        overrides: dict[str, object] = {
+        overrides: dict[str, Any] = {
             "capacity_bytes": self._settings.capacity_nbytes,
             "copy_threads": self._settings.copy_threads,
             "prefault": True,

@@ -14,7 +14,7 @@ from sglang_umbp.bench.workload import PageIdArray
 from sglang_umbp.geometry import PoolGeometry
 
 
-class MeasurementFailed(RuntimeError):
+class MeasurementError(RuntimeError):
     """The measured thing failed so badly that there are no figures."""
 
 
