@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
+from sglang_umbp._version import __version__
 from sglang_umbp.bench import command as bench
 from sglang_umbp.bench.verify import MeasurementError
 from sglang_umbp.errors import UmbpError
@@ -42,18 +42,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sglang-umbp", description="KV-cache page pool for SGLang HiCache."
     )
-    parser.add_argument("--version", action="version", version=f"sglang-umbp {package_version()}")
+    parser.add_argument("--version", action="version", version=f"sglang-umbp {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(subparsers)
     return parser
-
-
-def package_version() -> str:
-    """Version of the installed package; "unknown" when it runs from a source tree that was never
-    installed.
-    """
-    try:
-        return version("sglang-umbp")
-    except PackageNotFoundError:
-        return "unknown"
