@@ -52,9 +52,7 @@ class PageLayout:
 
     __slots__ = ("component", "fragments", "logical_layers", "native", "object_bytes", "part", "rows")
 
-    def __init__(
-        self, component: Component, native: _native.PageLayout, logical_layers: Sequence[int] | None
-    ) -> None:
+    def __init__(self, component: Component, native: _native.PageLayout, logical_layers: Sequence[int] | None) -> None:
         self.component = component
         self.part = component.part
         self.native = native
