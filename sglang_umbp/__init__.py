@@ -1,7 +1,6 @@
 """KV-cache page pool for SGLang HiCache."""
 
-from importlib.metadata import PackageNotFoundError, version
-
+from ._version import __version__
 from .errors import (
     ForkedPoolError,
     InvalidBatchError,
@@ -18,11 +17,6 @@ from .session import Session
 from .settings import PoolSettings
 from .stats import PhaseSplit, PoolStats
 from .status import Status
-
-try:
-    __version__ = version("sglang-umbp")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0+unknown"
 
 __all__ = [
     "Component",

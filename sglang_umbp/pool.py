@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from . import _native
-from .errors import InvalidBatchError, PoolClosedError
+from .errors import ForkedPoolError, InvalidBatchError, PoolClosedError
 from .identity import RAW_KEYS_IDENTITY, component_identity
 from .layout import Component, Namespace, PageLayout
 from .phase_report import summary_lines
@@ -57,9 +58,13 @@ class Pool:
         if self._open is None or self._open.closed:
             return
         if self.settings.ranged_call_debug:
+            self._print_summary()
+        self._open.close()
+
+    def _print_summary(self) -> None:
+        with contextlib.suppress(ForkedPoolError):
             for line in summary_lines(self.stats()):
                 print(line, file=sys.stderr)
-        self._open.close()
 
     def __enter__(self) -> Pool:
         return self.open() if self._open is None else self

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from sglang_umbp import _native
-from sglang_umbp.errors import InvalidBatch
+from sglang_umbp.errors import InvalidBatchError
 
 SENTINEL = 0xEE
 NEVER = (1 << 64) - 1
@@ -27,7 +27,7 @@ def available_isas() -> list[str]:
     for isa in ("avx512", "avx2", "neon", "plain"):
         try:
             found.append(_native.HostCopier(0, isa).isa)
-        except InvalidBatch:
+        except InvalidBatchError:
             continue
     return found
 
@@ -157,15 +157,15 @@ def test_auto_is_the_best_instruction_set_there_is():
 
 
 def test_an_instruction_set_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(InvalidBatch, match=f"'sse9' is not available.*{', '.join(ISAS)}"):
+    with pytest.raises(InvalidBatchError, match=f"'sse9' is not available.*{', '.join(ISAS)}"):
         _native.HostCopier(0, "sse9")
 
 
 def test_arrays_of_different_lengths_are_refused():
     one, two = np.ones(1, np.uint64), np.ones(2, np.uint64)
-    with pytest.raises(InvalidBatch, match="dst has 2 entries, src has 1"):
+    with pytest.raises(InvalidBatchError, match="dst has 2 entries, src has 1"):
         _native.HostCopier(0).copy(two, one, one)
-    with pytest.raises(InvalidBatch, match="sizes has 2 entries, src has 1"):
+    with pytest.raises(InvalidBatchError, match="sizes has 2 entries, src has 1"):
         _native.CopyPool(_native.HostCopier(0), 1).copy(one, one, two)
 
 
@@ -265,7 +265,7 @@ def test_floors_copy_everything_and_report_nanoseconds(mode, threads):
 
 def test_other_floors_are_refused():
     one = np.zeros(1, np.uint64)
-    with pytest.raises(InvalidBatch, match="floor mode 'movsb'"):
+    with pytest.raises(InvalidBatchError, match="floor mode 'movsb'"):
         _native.floor_copy(one, one, one, "movsb")
-    with pytest.raises(InvalidBatch, match="1 or 2 threads, not 3"):
+    with pytest.raises(InvalidBatchError, match="1 or 2 threads, not 3"):
         _native.floor_copy(one, one, one, "memcpy", 3)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sglang_umbp import _native
-from sglang_umbp.errors import InvalidBatch
+from sglang_umbp.errors import InvalidBatchError
 
 TOP = 1 << 64
 SENTINEL = 0xEE
@@ -293,17 +293,17 @@ def test_the_top_of_the_address_space_is_no_neighbour_of_address_zero():
 @pytest.mark.parametrize("side", ["src", "dst"])
 def test_a_fragment_that_ends_beyond_the_address_space_is_refused(side):
     fragment = Fragment(64, 64, 8)._replace(**{side: TOP - 7})
-    with pytest.raises(InvalidBatch, match="fragment 1 of 8 bytes ends beyond"):
+    with pytest.raises(InvalidBatchError, match="fragment 1 of 8 bytes ends beyond"):
         plan([Fragment(0, 0, 8), fragment])
 
 
 def test_an_empty_fragment_is_refused():
-    with pytest.raises(InvalidBatch, match="fragment 0 has 0 bytes"):
+    with pytest.raises(InvalidBatchError, match="fragment 0 has 0 bytes"):
         plan([Fragment(0, 0, 0)])
 
 
 def test_arrays_of_different_lengths_are_refused():
     two, three = np.ones(2, np.uint64), np.ones(3, np.uint64)
     ids = np.ones(2, np.uint32)
-    with pytest.raises(InvalidBatch, match="dst has 3 entries, src has 2"):
+    with pytest.raises(InvalidBatchError, match="dst has 3 entries, src has 2"):
         _native.plan_runs(two, three, two, ids, ids)

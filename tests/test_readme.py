@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_umbp import PoolSettings
+from sglang_umbp import PoolSettings, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -19,10 +19,17 @@ def test_python_example_runs(code):
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
 
 
+SETTINGS = re.findall(r"^\| `(\w+)` \| `([^`]*)` \| (\S+) \|", README, re.MULTILINE)
+
+
 def test_settings_table_has_every_field_with_its_default():
-    rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", README, re.MULTILINE)
     fields = dataclasses.fields(PoolSettings)
-    assert dict(rows) == {field.name: repr(field.default) for field in fields}
+    assert {name: default for name, default, _ in SETTINGS} == {f.name: repr(f.default) for f in fields}
+
+
+def test_settings_table_names_the_variable_of_each_field_that_has_one():
+    named = {variable.strip("`"): name for name, _, variable in SETTINGS if variable != "-"}
+    assert named == {variable: name for variable, (name, _) in settings._ENVIRONMENT.items()}
 
 
 def test_make_targets_named_are_targets():

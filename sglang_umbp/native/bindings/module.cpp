@@ -7,6 +7,7 @@ namespace nb = nanobind;
 
 namespace umbp {
 
+void bind_hash(nb::module_& m);
 void bind_planner(nb::module_& m);
 void bind_regions(nb::module_& m);
 void bind_copier(nb::module_& m);
@@ -47,6 +48,7 @@ NB_MODULE(_native, m) {
   translate<PoolClosed>("PoolClosedError");
   translate<ForkedPool>("ForkedPoolError");
   translate<OutOfMemory>("PoolMemoryError");
+  bind_hash(m);
   bind_planner(m);
   bind_regions(m);
   bind_copier(m);

@@ -4,10 +4,14 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <string>
 #include <system_error>
+#include <thread>
 
 #include "errors.h"
+#include "work_split.h"
 
 namespace umbp {
 namespace {

@@ -1,15 +1,11 @@
 // Copies one call's runs with several threads.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <thread>
 
 #include "host_copy.h"
 #include "planner.h"
-#include "work_split.h"
 
 namespace umbp {
 

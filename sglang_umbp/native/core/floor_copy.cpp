@@ -64,10 +64,13 @@ class SecondThread {
   void join() { spin_until(kAsleep); }
 
  private:
+  static constexpr int kSpinsBeforeYield = 10'000;
   enum Phase : int { kAsleep, kCalled, kReady, kGo };
 
+  // Yields in the end: on a busy machine the other thread may need this core.
   void spin_until(int phase) const {
-    while (phase_.load(std::memory_order_acquire) != phase) {
+    for (int spins = 0; phase_.load(std::memory_order_acquire) != phase; ++spins) {
+      if (spins > kSpinsBeforeYield) std::this_thread::yield();
     }
   }
 

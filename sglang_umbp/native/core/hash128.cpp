@@ -3,80 +3,164 @@
 #include <bit>
 #include <cstring>
 
+#include "siphash.h"
+
 namespace umbp {
 namespace {
 
-struct SipState {
-  uint64_t v0, v1, v2, v3;
+static_assert(std::endian::native == std::endian::little, "hashes are specified little-endian");
 
-  explicit SipState(const Hash128& key)
-      : v0(0x736f6d6570736575ull ^ key.low),
-        v1(0x646f72616e646f6dull ^ key.high ^ 0xee),
-        v2(0x6c7967656e657261ull ^ key.low),
-        v3(0x7465646279746573ull ^ key.high) {}
-
-  void round() {
-    v0 += v1;
-    v1 = std::rotl(v1, 13) ^ v0;
-    v0 = std::rotl(v0, 32);
-    v2 += v3;
-    v3 = std::rotl(v3, 16) ^ v2;
-    v0 += v3;
-    v3 = std::rotl(v3, 21) ^ v0;
-    v2 += v1;
-    v1 = std::rotl(v1, 17) ^ v2;
-    v2 = std::rotl(v2, 32);
-  }
-
-  void absorb(uint64_t word) {
-    v3 ^= word;
-    round();
-    round();
-    v0 ^= word;
-  }
-
-  Hash128 finish() {
-    Hash128 out;
-    v2 ^= 0xee;
-    for (int i = 0; i < 4; ++i) round();
-    out.low = v0 ^ v1 ^ v2 ^ v3;
-    v1 ^= 0xdd;
-    for (int i = 0; i < 4; ++i) round();
-    out.high = v0 ^ v1 ^ v2 ^ v3;
-    return out;
-  }
-};
-
-uint64_t load_le64(const char* bytes) {
+uint64_t load_word(const char* bytes) {
   uint64_t word;
   std::memcpy(&word, bytes, sizeof word);
-  if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
   return word;
 }
 
-uint64_t last_word(std::string_view tail, size_t total_nbytes) {
-  uint64_t word = static_cast<uint64_t>(total_nbytes) << 56;
-  for (size_t i = 0; i < tail.size(); ++i)
+// The last, partial word of a message; its top byte is the length.
+uint64_t last_word(const char* tail, size_t tail_bytes, size_t message_bytes) {
+  uint64_t word = static_cast<uint64_t>(message_bytes) << 56;
+  for (size_t i = 0; i < tail_bytes; ++i)
     word |= static_cast<uint64_t>(static_cast<unsigned char>(tail[i])) << (8 * i);
   return word;
 }
 
+template <class Word, int lanes>
+[[gnu::always_inline]] inline void hash_digests(const Hash128& key, const Hash128* in,
+                                                Hash128* out) {
+  uint64_t lows[lanes], highs[lanes];
+  for (int k = 0; k < lanes; ++k) {
+    lows[k] = in[k].low;
+    highs[k] = in[k].high;
+  }
+  Word low, high;
+  std::memcpy(&low, lows, sizeof low);
+  std::memcpy(&high, highs, sizeof high);
+  SipState<Word> state(key.low, key.high);
+  state.absorb(low);
+  state.absorb(high);
+  state.absorb(Word{} + (16ull << 56));
+  state.finish(low, high);
+  for (int k = 0; k < lanes; ++k) out[k] = {low[k], high[k]};
+}
+
+template <class Word, int lanes>
+[[gnu::always_inline]] inline void hash_messages(const Hash128& key, const std::string_view* in,
+                                                 Hash128* out) {
+  const size_t nbytes = in[0].size();
+  const size_t whole = nbytes / 8 * 8;
+  SipState<Word> state(key.low, key.high);
+  uint64_t words[lanes];
+  Word word;
+  for (size_t at = 0; at < whole; at += 8) {
+    for (int k = 0; k < lanes; ++k) words[k] = load_word(in[k].data() + at);
+    std::memcpy(&word, words, sizeof word);
+    state.absorb(word);
+  }
+  for (int k = 0; k < lanes; ++k)
+    words[k] = last_word(in[k].data() + whole, nbytes - whole, nbytes);
+  std::memcpy(&word, words, sizeof word);
+  state.absorb(word);
+  Word low, high;
+  state.finish(low, high);
+  for (int k = 0; k < lanes; ++k) out[k] = {low[k], high[k]};
+}
+
+bool same_length(const std::string_view* in, int lanes) {
+  bool same = true;
+  for (int k = 1; k < lanes; ++k) same = same && in[k].size() == in[0].size();
+  return same;
+}
+
+#ifdef __x86_64__
+
+constexpr int kLanes = 8;
+using Words = uint64_t __attribute__((vector_size(8 * kLanes)));
+
+[[gnu::target("avx512f,avx512vl,avx512dq")]] void digests_wide(const Hash128& key, const Hash128* in,
+                                                               Hash128* out) {
+  hash_digests<Words, kLanes>(key, in, out);
+}
+[[gnu::target("avx512f,avx512vl,avx512dq")]] void messages_wide(const Hash128& key,
+                                                                const std::string_view* in,
+                                                                Hash128* out) {
+  hash_messages<Words, kLanes>(key, in, out);
+}
+[[gnu::target("avx2")]] void digests_avx2(const Hash128& key, const Hash128* in, Hash128* out) {
+  hash_digests<Words, kLanes>(key, in, out);
+}
+[[gnu::target("avx2")]] void messages_avx2(const Hash128& key, const std::string_view* in,
+                                           Hash128* out) {
+  hash_messages<Words, kLanes>(key, in, out);
+}
+
+struct WideHash {
+  int lanes = 0;  // 0: one message at a time
+  void (*digests)(const Hash128&, const Hash128*, Hash128*) = nullptr;
+  void (*messages)(const Hash128&, const std::string_view*, Hash128*) = nullptr;
+};
+
+WideHash choose_wide() {
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq"))
+    return {kLanes, digests_wide, messages_wide};
+  if (__builtin_cpu_supports("avx2")) return {kLanes, digests_avx2, messages_avx2};
+  return {};
+}
+
+#else
+
+struct WideHash {
+  int lanes = 0;
+  void (*digests)(const Hash128&, const Hash128*, Hash128*) = nullptr;
+  void (*messages)(const Hash128&, const std::string_view*, Hash128*) = nullptr;
+};
+WideHash choose_wide() { return {}; }
+
+#endif
+
+const WideHash wide = choose_wide();
+
 }  // namespace
 
 Hash128 prf128(const Hash128& key, std::string_view bytes) {
-  SipState state(key);
+  SipState<uint64_t> state(key.low, key.high);
   const size_t whole = bytes.size() / 8 * 8;
-  for (size_t i = 0; i < whole; i += 8) state.absorb(load_le64(bytes.data() + i));
-  state.absorb(last_word(bytes.substr(whole), bytes.size()));
-  return state.finish();
+  for (size_t at = 0; at < whole; at += 8) state.absorb(load_word(bytes.data() + at));
+  state.absorb(last_word(bytes.data() + whole, bytes.size() - whole, bytes.size()));
+  Hash128 out;
+  state.finish(out.low, out.high);
+  return out;
 }
 
 Hash128 prf128(const Hash128& key, const Hash128& d) {
-  SipState state(key);
+  SipState<uint64_t> state(key.low, key.high);
   state.absorb(d.low);
   state.absorb(d.high);
   state.absorb(16ull << 56);
-  return state.finish();
+  Hash128 out;
+  state.finish(out.low, out.high);
+  return out;
+}
+
+void prf128_batch(const Hash128& key, std::span<const Hash128> in, Hash128* out) {
+  size_t i = 0;
+  if (wide.lanes != 0)
+    for (; i + wide.lanes <= in.size(); i += wide.lanes) wide.digests(key, &in[i], out + i);
+  for (; i < in.size(); ++i) out[i] = prf128(key, in[i]);
+}
+
+void prf128_batch(const Hash128& key, std::span<const std::string_view> in, Hash128* out) {
+  size_t i = 0;
+  while (i < in.size()) {
+    if (wide.lanes != 0 && i + wide.lanes <= in.size() && same_length(&in[i], wide.lanes)) {
+      wide.messages(key, &in[i], out + i);
+      i += wide.lanes;
+    } else {
+      out[i] = prf128(key, in[i]);
+      ++i;
+    }
+  }
 }
 
 }  // namespace umbp

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace umbp {
@@ -18,7 +19,12 @@ struct Hash128 {
 // PRF128(key, bytes).
 Hash128 prf128(const Hash128& key, std::string_view bytes);
 
-// PRF128(key, the 16 bytes of d, little-endian): the same function with its length known.
+// PRF128(key, the 16 bytes of d, little-endian).
 Hash128 prf128(const Hash128& key, const Hash128& d);
+
+// out[i] = PRF128(key, in[i]), several at a time on CPUs with wide registers.
+void prf128_batch(const Hash128& key, std::span<const Hash128> in, Hash128* out);
+// Messages of one length go several at a time; page hashes all have one.
+void prf128_batch(const Hash128& key, std::span<const std::string_view> in, Hash128* out);
 
 }  // namespace umbp

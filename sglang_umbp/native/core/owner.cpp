@@ -49,8 +49,7 @@ Owner::Owner(const OwnerConfig& config)
       arena_("arena", arena_bytes_for(config), config.memory),
       table_(config.entry_count, arena_.nbytes(), random_secret(), config.memory),
       space_(table_, clients_, make_policy(config.policy, config.entry_count),
-             config.capacity_bytes, arena_.nbytes()),
-      doomed_(config.entry_count, 0) {}
+             config.capacity_bytes, arena_.nbytes()) {}
 
 bool Owner::any(std::span<const PutItem> items, PutPhase phase) {
   return std::any_of(items.begin(), items.end(),
@@ -60,22 +59,22 @@ bool Owner::any(std::span<const PutItem> items, PutPhase phase) {
 void Owner::allocate(std::span<PutItem> items, const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   space_.drain_recency();
-  if (waiting_.empty()) place_pending(items);
+  place_pending(items, waiting_.empty());
   if (any(items, PutPhase::kPending)) make_room(lock, items, deadline);
 }
 
-void Owner::place_pending(std::span<PutItem> items) {
+void Owner::place_pending(std::span<PutItem> items, bool may_take) {
   for (size_t i = 0; i < items.size(); ++i)
-    if (items[i].phase == PutPhase::kPending) place(items, i);
+    if (items[i].phase == PutPhase::kPending) place(items, i, may_take);
 }
 
-void Owner::place(std::span<PutItem> items, size_t index) {
+void Owner::place(std::span<PutItem> items, size_t index, bool may_take) {
   PutItem& item = items[index];
   if (item.nbytes > config_.capacity_bytes) return item.finish(Status::kTooLarge);
   const uint32_t handle = table_.find(item.hash);
   if (handle != kNoHandle)
     place_existing(items, index, handle);
-  else
+  else if (may_take)
     try_take(item);
 }
 
@@ -108,7 +107,7 @@ bool Owner::try_take(PutItem& item) {
   item.phase = PutPhase::kNew;
   item.generation = table_.generation(item.handle);
   item.offset = table_.entry(item.handle).offset;
-  doomed_[item.handle] = 0;
+  item.clears_before = clears_;
   protect(item);
   return true;
 }
@@ -137,7 +136,7 @@ void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> i
   while (true) {
     uint64_t progress = 0;
     if (turn.has_come()) {
-      place_pending(items);
+      place_pending(items, true);
       refuse_hopeless(items);
       if (!any(items, PutPhase::kPending)) return;
       progress = space_.evict(missing(items, retired_before));
@@ -202,7 +201,7 @@ bool Owner::end_if_over(std::span<PutItem> items) {
 void Owner::settle(std::span<PutItem> items, PutItem& item) {
   switch (item.phase) {
     case PutPhase::kNew:
-      if (doomed_[item.handle]) {
+      if (item.clears_before != clears_) {
         space_.abandon(item.handle);
         return item.finish(Status::kCleared);
       }
@@ -210,6 +209,7 @@ void Owner::settle(std::span<PutItem> items, PutItem& item) {
       stored_bytes_ += item.nbytes;
       return item.finish(Status::kOk);
     case PutPhase::kPresent:
+      space_.policy().touch(item.handle);  // again: the order of use is the order of the batch
       return item.finish(Status::kExists);
     case PutPhase::kDuplicate:
       for (const PutItem& first : items) {
@@ -258,29 +258,32 @@ void Owner::abandon(std::span<PutItem> items) {
 }
 
 void Owner::trim_to_watermark() {
-  if (config_.high_watermark <= 0) return;
   const auto capacity = static_cast<double>(config_.capacity_bytes);
-  const auto used = static_cast<double>(space_.totals().used_bytes);
-  if (used <= config_.high_watermark * capacity) return;
-  space_.evict({static_cast<uint64_t>(used - config_.low_watermark * capacity), 0, nullptr});
+  const auto used = [&] { return static_cast<double>(space_.totals().used_bytes); };
+  if (config_.high_watermark <= 0 || used() <= config_.high_watermark * capacity) return;
+  const double target = config_.low_watermark * capacity;
+  while (used() > target &&
+         space_.evict({static_cast<uint64_t>(used() - target), 0, nullptr}) != 0) {
+  }
 }
 
-bool Owner::remove(const Hash128& hash) {
+void Owner::remove(std::span<const Hash128> hashes, bool* removed) {
   std::lock_guard lock(mutex_);
-  const uint32_t handle = table_.find(hash);
-  if (handle == kNoHandle || table_.state(handle) != State::kLive) return false;
-  space_.retire(handle);
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const uint32_t handle = table_.find(hashes[i]);
+    removed[i] = handle != kNoHandle && table_.state(handle) == State::kLive;
+    if (removed[i]) space_.retire(handle);
+  }
   space_.release_unnamed();
   changed_.notify_all();
-  return true;
 }
 
 void Owner::clear() {
   std::lock_guard lock(mutex_);
-  for (uint32_t handle = 0; handle < table_.entry_count(); ++handle) {
-    if (table_.state(handle) == State::kLive) space_.retire(handle);
-    else if (table_.state(handle) == State::kFilling) doomed_[handle] = 1;
-  }
+  ++clears_;
+  for (uint32_t handle = space_.policy().first(); handle != kNoHandle;
+       handle = space_.policy().first())
+    space_.retire(handle);
   space_.release_unnamed();
   changed_.notify_all();
 }

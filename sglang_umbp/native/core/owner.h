@@ -63,7 +63,8 @@ class Owner {
   // Gives back the entries of a batch that cannot go on.
   void abandon(std::span<PutItem> items);
 
-  bool remove(const Hash128& hash);
+  // removed[i]: an object was there and no new reader finds it.
+  void remove(std::span<const Hash128> hashes, bool* removed);
   void clear();
   OwnerStats stats();
 
@@ -77,7 +78,8 @@ class Owner {
   // First come, first served among the puts that wait for room.
   class Turn;
 
-  void place(std::span<PutItem> items, size_t index);
+  void place_pending(std::span<PutItem> items, bool may_take);
+  void place(std::span<PutItem> items, size_t index, bool may_take);
   void place_existing(std::span<PutItem> items, size_t index, uint32_t handle);
   bool try_take(PutItem& item);
   void protect(PutItem& item);
@@ -85,7 +87,6 @@ class Owner {
   void make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> items,
                  const Deadline& deadline);
   Space::Need missing(std::span<const PutItem> items, uint64_t retired_before) const;
-  void place_pending(std::span<PutItem> items);
   void settle(std::span<PutItem> items, PutItem& item);
   bool end_if_over(std::span<PutItem> items);
   void await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
@@ -100,7 +101,7 @@ class Owner {
   ObjectTable table_;
   ClientList clients_;
   Space space_;
-  std::vector<uint8_t> doomed_;  // FILLING entries that clear() hit
+  uint64_t clears_ = 0;
   std::deque<uint64_t> waiting_;
   uint64_t next_ticket_ = 0;
   uint64_t stored_bytes_ = 0;

@@ -16,6 +16,19 @@ Hash128 component_key(const Hash128& secret, std::string_view identity) {
   return prf128({~secret.low, secret.high}, identity);
 }
 
+// Page after page, the keys of all components.
+void derive_page_keys(std::span<const Component> components, std::span<const Hash128> digests,
+                      std::vector<Hash128>& keys) {
+  const size_t width = components.size();
+  keys.resize(digests.size() * width);
+  if (width == 1) return prf128_batch(components[0].key, digests, keys.data());
+  std::vector<Hash128> column(digests.size());
+  for (size_t c = 0; c < width; ++c) {
+    prf128_batch(components[c].key, digests, column.data());
+    for (size_t i = 0; i < digests.size(); ++i) keys[i * width + c] = column[i];
+  }
+}
+
 IndexView view_of(const std::vector<Mapping>& memory) {
   const auto* header = reinterpret_cast<const Header*>(memory[0].data());
   if (header->magic != kHeaderMagic || header->version != kLayoutVersion)
@@ -126,9 +139,7 @@ size_t Pool::look_up(std::span<const Component> components, std::span<const Hash
   bool unbroken = true;
   for (size_t start = 0; start < digests.size(); start += step) {
     const auto part = digests.subspan(start, std::min(step, digests.size() - start));
-    keys.clear();
-    for (const Hash128& digest : part)
-      for (const Component& component : components) keys.push_back(prf128(component.key, digest));
+    derive_page_keys(components, part, keys);
     NamedBatch named(*reader_, slot, keys);
     for (size_t i = 0; i < part.size(); ++i) {
       bool whole = true;
@@ -151,19 +162,20 @@ std::shared_ptr<Session> Pool::pin(std::span<const Component> components,
   SlotGuard guard(*reader_, slot);
   if (slot < 0) throw Error("no reader slot was free before the deadline");
   std::vector<Hash128> keys;
-  keys.reserve(digests.size() * components.size());
-  for (const Hash128& digest : digests)
-    for (const Component& component : components) keys.push_back(prf128(component.key, digest));
+  derive_page_keys(components, digests, keys);
   return sessions_->pin(keys, components.size(), firm, slot);
 }
 
 void Pool::remove(std::span<const Component> components, std::span<const Hash128> digests,
                   bool* removed) {
   Call call(*this);
-  for (size_t i = 0; i < digests.size(); ++i) {
-    removed[i] = false;
-    for (const Component& component : components)
-      removed[i] |= owner().remove(prf128(component.key, digests[i]));
+  std::fill(removed, removed + digests.size(), false);
+  std::vector<Hash128> keys(digests.size());
+  const auto one = std::make_unique<bool[]>(digests.size());
+  for (const Component& component : components) {
+    prf128_batch(component.key, digests, keys.data());
+    owner().remove(keys, one.get());
+    for (size_t i = 0; i < digests.size(); ++i) removed[i] |= one[i];
   }
 }
 

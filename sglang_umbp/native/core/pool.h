@@ -82,7 +82,10 @@ class Pool {
   void remove_region(uint64_t base);
   // The component with this identity; the same identity gives the same component.
   Component component(std::string_view identity);
-  Hash128 digest(std::string_view key) const { return prf128(secret_, key); }
+  // out[i]: the 128-bit digest of keys[i], from which each component derives its own.
+  void digest(std::span<const std::string_view> keys, Hash128* out) const {
+    prf128_batch(secret_, keys, out);
+  }
 
   // `out` has one status a key. Gets: kOk, kMissing, kSizeMismatch, kBadRange, kNoSlot.
   void get_pages(const Component& component, const PageLayout& layout,

@@ -18,8 +18,8 @@ std::vector<Run>& runs_of_this_thread() {
 
 std::span<const Hash128> derive_keys(const Component& component, std::span<const Hash128> digests) {
   thread_local std::vector<Hash128> keys;
-  keys.clear();
-  for (const Hash128& digest : digests) keys.push_back(prf128(component.key, digest));
+  keys.resize(digests.size());
+  prf128_batch(component.key, digests, keys.data());
   return keys;
 }
 

@@ -9,8 +9,10 @@ namespace {
 std::vector<PutItem> make_items(const Component& component, std::span<const Hash128> digests,
                                 std::span<const std::string_view> keys) {
   std::vector<PutItem> items(digests.size());
+  std::vector<Hash128> hashes(digests.size());
+  prf128_batch(component.key, digests, hashes.data());
   for (size_t i = 0; i < items.size(); ++i) {
-    items[i].hash = prf128(component.key, digests[i]);
+    items[i].hash = hashes[i];
     items[i].key = keys[i];
     items[i].component = component.id;
   }

@@ -30,6 +30,7 @@ struct PutItem {
   uint32_t handle = kNoHandle;
   uint64_t generation = 0;
   uint64_t offset = 0;  // in the arena, once kNew
+  uint64_t clears_before = 0;  // a clear() after allocation dooms the put
   bool is_protected = false;  // no victim while the batch lasts
 
   // Whether it takes room that this batch must not take back from itself.

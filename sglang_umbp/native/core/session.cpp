@@ -6,9 +6,7 @@
 
 namespace umbp {
 
-Session::~Session() {
-  if (!guard_.foreign()) close();
-}
+Session::~Session() { close(); }
 
 bool Session::acquire() {
   if (users_.fetch_add(1, std::memory_order_seq_cst) < kClosed) return true;
@@ -24,6 +22,7 @@ bool Session::try_drop() {
 }
 
 void Session::close() {
+  if (guard_.foreign()) return;  // a forked child: the names are its parent's
   users_.fetch_or(kClosed, std::memory_order_seq_cst);
   // A read lasts as long as its copy, and no new one starts: this ends.
   while (users_.load(std::memory_order_seq_cst) != kClosed)

@@ -1,0 +1,349 @@
+"""The native core of sglang_umbp."""
+
+from collections.abc import Sequence
+import enum
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+def plan_runs(src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], nbytes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src_region: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_region: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[Annotated[NDArray[numpy.uint64], dict(shape=(None,))], Annotated[NDArray[numpy.uint64], dict(shape=(None,))], Annotated[NDArray[numpy.uint64], dict(shape=(None,))]]:
+    """
+    The runs (src, dst, nbytes) of the fragments of one batch, in their order: neighbouring fragments of the same
+    regions joined. Arrays of uint64 (region ids: uint32) of one length; new arrays are returned and no memory is
+    touched at the addresses. Raises InvalidBatch if lengths differ, a fragment is empty or ends beyond 2**64.
+    """
+
+class MemoryKind(enum.Enum):
+    """What kind of memory a region is."""
+
+    HOST = 0
+
+    PINNED_HOST = 1
+
+    DEVICE = 2
+
+class RegionMode(enum.Enum):
+    """What a region may be used for."""
+
+    PINNED = 0
+
+    LOCAL_COPY_ONLY = 1
+
+class Region:
+    """
+    A registered buffer [base, base + nbytes); a copy, not tied to the table.
+    """
+
+    @property
+    def base(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def kind(self) -> MemoryKind: ...
+
+    @property
+    def device(self) -> int: ...
+
+    @property
+    def device_alias(self) -> int: ...
+
+    @property
+    def mode(self) -> RegionMode: ...
+
+    @property
+    def id(self) -> int: ...
+
+class RegionTable:
+    """
+    Registered buffers sorted by base. Any number of threads may use one table.
+    """
+
+    def __init__(self) -> None: ...
+
+    def add(self, base: int, nbytes: int, kind: MemoryKind = MemoryKind.HOST, device: int = -1, device_alias: int = 0, mode: RegionMode = RegionMode.PINNED, grow: bool = False) -> None:
+        """
+        Adds [base, base + nbytes). The same region twice is a no-op; grow: it is the same allocation, now larger.
+        Raises RegionError: zero size, end beyond 2**64, overlap, same base with another size or attributes.
+        """
+
+    def remove(self, base: int) -> None:
+        """Raises RegionError if no region starts at base."""
+
+    def find(self, address: int, nbytes: int) -> Region | None:
+        """
+        The region that holds every byte of the range, else None (also for 0 bytes).
+        """
+
+    def regions(self) -> list[Region]:
+        """All regions, ascending bases."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def shared_acquisitions(self) -> int:
+        """How often the shared lock was taken for a look-up (find: once a call)."""
+
+class HostCopier:
+    """Copies host memory in the calling thread. Immutable, thread-safe."""
+
+    def __init__(self, nt_min_bytes: int, isa: str = 'auto') -> None:
+        """
+        Non-temporal stores for runs of nt_min_bytes and more. isa: auto, avx512, avx2, neon or plain; raises
+        InvalidBatch if this CPU lacks it.
+        """
+
+    def copy(self, dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Copies sizes[i] bytes from address src[i] to dst[i] for every i; blocks, without the GIL. A door for tests and
+        benchmarks: addresses are trusted. Arrays of uint64 of one length, else InvalidBatch.
+        """
+
+    @property
+    def isa(self) -> str: ...
+
+    @property
+    def nt_min_bytes(self) -> int: ...
+
+class CopyPool:
+    """
+    Copies host memory with helper threads. Any number of threads may call it.
+    """
+
+    def __init__(self, copier: HostCopier, threads: int) -> None:
+        """threads: how many may copy one call, its caller included."""
+
+    def copy(self, dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Copies sizes[i] bytes from address src[i] to dst[i] for every i; blocks, without the GIL. A door for tests and
+        benchmarks: addresses are trusted. Arrays of uint64 of one length, else InvalidBatch.
+        """
+
+    def abandon(self) -> None:
+        """For a forked child: forget the helpers, which do not exist there."""
+
+    @property
+    def threads(self) -> int: ...
+
+def floor_copy(dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], mode: str, threads: int = 1) -> int:
+    """
+    Nanoseconds of a bare loop that copies sizes[i] bytes from address src[i] to dst[i], one fragment after the
+    other. mode: 'memcpy' or 'nt' (non-temporal stores). threads: 1, or 2 that take half the list each; the second
+    one is awake before the clock starts. Addresses are trusted. Blocks, without the GIL. Raises InvalidBatch if
+    lengths differ or mode or threads is another.
+    """
+
+class PageLayout:
+    """
+    Where the fragments of a component's pages lie in the caller's buffers.
+    """
+
+    def __init__(self, rows: int, bases: object, strides: object, sizes: object, object_offsets: object) -> None:
+        """
+        Raises InvalidBatchError unless the fragments tile the object and never overlap.
+        """
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def object_bytes(self) -> int: ...
+
+    @property
+    def fragments(self) -> int: ...
+
+class PoolConfig:
+    """Settings of a native pool; see PoolSettings for the meaning."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def capacity_bytes(self) -> int: ...
+
+    @capacity_bytes.setter
+    def capacity_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def index_entries(self) -> int: ...
+
+    @index_entries.setter
+    def index_entries(self, arg: int, /) -> None: ...
+
+    @property
+    def memfd(self) -> bool: ...
+
+    @memfd.setter
+    def memfd(self, arg: bool, /) -> None: ...
+
+    @property
+    def hugepages(self) -> bool: ...
+
+    @hugepages.setter
+    def hugepages(self, arg: bool, /) -> None: ...
+
+    @property
+    def prefault(self) -> bool: ...
+
+    @prefault.setter
+    def prefault(self, arg: bool, /) -> None: ...
+
+    @property
+    def policy(self) -> str: ...
+
+    @policy.setter
+    def policy(self, arg: str, /) -> None: ...
+
+    @property
+    def high_watermark(self) -> float: ...
+
+    @high_watermark.setter
+    def high_watermark(self, arg: float, /) -> None: ...
+
+    @property
+    def low_watermark(self) -> float: ...
+
+    @low_watermark.setter
+    def low_watermark(self, arg: float, /) -> None: ...
+
+    @property
+    def nt_copy_min_bytes(self) -> int: ...
+
+    @nt_copy_min_bytes.setter
+    def nt_copy_min_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def copy_threads(self) -> int: ...
+
+    @copy_threads.setter
+    def copy_threads(self, arg: int, /) -> None: ...
+
+    @property
+    def copy_isa(self) -> str: ...
+
+    @copy_isa.setter
+    def copy_isa(self, arg: str, /) -> None: ...
+
+    @property
+    def session_quota_bytes(self) -> int: ...
+
+    @session_quota_bytes.setter
+    def session_quota_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def deadline_s(self) -> float: ...
+
+    @deadline_s.setter
+    def deadline_s(self, arg: float, /) -> None: ...
+
+    @property
+    def strict_registration(self) -> bool: ...
+
+    @strict_registration.setter
+    def strict_registration(self, arg: bool, /) -> None: ...
+
+    @property
+    def exists_refreshes(self) -> bool: ...
+
+    @exists_refreshes.setter
+    def exists_refreshes(self, arg: bool, /) -> None: ...
+
+    @property
+    def call_debug(self) -> bool: ...
+
+    @call_debug.setter
+    def call_debug(self, arg: bool, /) -> None: ...
+
+class Session:
+    """Pinned pages. Outlives neither its pool's close() nor its own."""
+
+    @property
+    def pages(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def firm(self) -> bool: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def dropped(self) -> bool: ...
+
+    @property
+    def hits(self) -> list: ...
+
+    def close(self) -> None: ...
+
+class Components:
+    """The components of a namespace, in order."""
+
+    def __len__(self) -> int: ...
+
+class Pool:
+    """The native pool; sglang_umbp.Pool documents it."""
+
+    def __init__(self, config: PoolConfig) -> None: ...
+
+    @staticmethod
+    def attach(config: PoolConfig, memory: Sequence, client: int) -> Pool:
+        """A reader of another process's pool, from the descriptors of share()."""
+
+    def close(self) -> None: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def register_memory(self, address: int, nbytes: int, grow: bool = False) -> None: ...
+
+    def unregister_memory(self, address: int) -> None: ...
+
+    def components(self, identities: Sequence) -> Components: ...
+
+    def get_pages(self, components: Components, part: int, layout: PageLayout, hashes: object, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], first: int, last: int, as_status: bool) -> list: ...
+
+    def put_pages(self, components: Components, part: int, layout: PageLayout, hashes: object, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], as_status: bool) -> list: ...
+
+    def get_session_pages(self, session: Session, part: int, first_page: int, layout: PageLayout, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], first: int, last: int, as_status: bool) -> list: ...
+
+    def get_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, as_status: bool) -> list: ...
+
+    def get_ranges(self, components: Components, part: int, keys: object, addresses: object, sizes: object, offsets: object, starts: object | None, as_status: bool) -> list: ...
+
+    def get_session_ranges(self, session: Session, part: int, first_page: int, addresses: object, sizes: object, offsets: object, starts: object | None, as_status: bool) -> list: ...
+
+    def put_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, as_status: bool) -> list: ...
+
+    def put_ranges(self, components: Components, part: int, keys: object, object_sizes: object, addresses: object, sizes: object, offsets: object, starts: object | None, as_status: bool) -> list: ...
+
+    def exists(self, components: Components, keys: object) -> list: ...
+
+    def exists_prefix(self, components: Components, keys: object) -> int: ...
+
+    def pin(self, components: Components, keys: object, firm: bool) -> Session: ...
+
+    def remove(self, components: Components, keys: object) -> list: ...
+
+    def clear(self) -> None: ...
+
+    def stats(self) -> dict: ...
+
+    def locate(self, components: Components, part: int, keys: object) -> list:
+        """
+        A door for benchmarks: (address, nbytes) of each object in the arena, (0, 0) if missing.
+        """
+
+    def share(self) -> dict:
+        """A door for tests: descriptors of the memory and of a new client area."""
+
+    def bind_client(self, client_id: int, pid: int) -> None:
+        """What the client named is free once this process has ended."""
+
+    def remove_client(self, client_id: int) -> None: ...
