@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from sglang_umbp.geometry import GeometryError, PoolGeometry, parse_pools
+from .geometry import GeometryError, PoolGeometry, parse_pools
 
 
 def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
@@ -18,9 +18,7 @@ def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
         except ValueError:
             value = minimum - 1
         if not minimum <= value <= maximum:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not allowed: expected a number from {minimum} to {maximum}"
-            )
+            raise argparse.ArgumentTypeError(f"{text!r} is not allowed: expected a number from {minimum} to {maximum}")
         return value
 
     return parse
@@ -33,9 +31,7 @@ def number_list(minimum: int, maximum: int) -> Callable[[str], tuple[int, ...]]:
     def parse(text: str) -> tuple[int, ...]:
         values = tuple(single(item.strip()) for item in text.split(","))
         if len(set(values)) != len(values):
-            raise argparse.ArgumentTypeError(
-                f"{text!r} names a number twice: expected different ones"
-            )
+            raise argparse.ArgumentTypeError(f"{text!r} names a number twice: expected different ones")
         return values
 
     return parse
@@ -45,9 +41,7 @@ def output_file(text: str) -> Path:
     """A file in a directory that exists: a long run must not end in an error about it."""
     path = Path(text)
     if not path.parent.is_dir() or path.is_dir():
-        raise argparse.ArgumentTypeError(
-            f"{text!r} cannot be written: expected a file in a directory that exists"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: expected a file in a directory that exists")
     return path
 
 

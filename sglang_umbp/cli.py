@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
-from sglang_umbp.bench import command as bench
-from sglang_umbp.bench.verify import MeasurementFailed
-from sglang_umbp.errors import UmbpError
-from sglang_umbp.replay import command as replay
-from sglang_umbp.replay.trace import TraceError
+from . import __version__
+from .bench import command as bench
+from .bench.verify import MeasurementError
+from .errors import UmbpError
+from .replay import command as replay
 
 COMMANDS = (bench, replay)
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
@@ -29,31 +28,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     try:
         return int(arguments.run(arguments))
-    except MeasurementFailed as error:
+    except MeasurementError as error:
         print(f"sglang-umbp: {error}", file=sys.stderr)
         return EXIT_FAILED
-    except (UmbpError, TraceError, OSError) as error:
+    except (UmbpError, OSError) as error:
         print(f"sglang-umbp: {error}", file=sys.stderr)
         return EXIT_USAGE
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(
-        prog="sglang-umbp", description="KV-cache page pool for SGLang HiCache."
-    )
-    parser.add_argument("--version", action="version", version=f"sglang-umbp {package_version()}")
+    parser = argparse.ArgumentParser(prog="sglang-umbp", description="KV-cache page pool for SGLang HiCache.")
+    parser.add_argument("--version", action="version", version=f"sglang-umbp {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(subparsers)
     return parser
-
-
-def package_version() -> str:
-    """Version of the installed package; "unknown" when it runs from a source tree that was never
-    installed.
-    """
-    try:
-        return version("sglang-umbp")
-    except PackageNotFoundError:
-        return "unknown"

@@ -10,6 +10,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from .errors import UmbpError
+
 U64Array = npt.NDArray[np.uint64]
 
 DEEPSEEK_V4_PRO = "c4:30:37440:2/2;c4_indexer:30:8448:2/2;c128:31:1728:0,1,3,...,59"
@@ -20,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _FORMAT = "name:layers:fragment bytes:logical layers (start/step, or a list such as 0,1,3,...,59)"
 
 
-class GeometryError(ValueError):
+class GeometryError(UmbpError, ValueError):
     """A pool description that cannot be used; the message names the text and what is allowed."""
 
 
@@ -92,9 +94,7 @@ def _parse_pool(text: str) -> PoolGeometry:
         raise GeometryError(f"pool {text!r} has {len(fields)} fields: expected 4, {_FORMAT}")
     name, layers, fragment_nbytes, logical = (field.strip() for field in fields)
     if not _NAME.fullmatch(name):
-        raise GeometryError(
-            f"pool name {name!r} in {text!r}: allowed are letters, digits and '_.-'"
-        )
+        raise GeometryError(f"pool name {name!r} in {text!r}: allowed are letters, digits and '_.-'")
     count = _bounded_int(layers, f"layers of pool {name!r}", MAX_LAYERS)
     nbytes = _bounded_int(fragment_nbytes, f"fragment bytes of pool {name!r}", MAX_FRAGMENT_NBYTES)
     return PoolGeometry(name, nbytes, parse_logical_layers(logical, count))
@@ -106,9 +106,7 @@ def _bounded_int(text: str, what: str, maximum: int) -> int:
     except ValueError:
         value = 0
     if not 1 <= value <= maximum:
-        raise GeometryError(
-            f"{what}: {text!r} is not allowed: expected a number from 1 to {maximum}"
-        )
+        raise GeometryError(f"{what}: {text!r} is not allowed: expected a number from 1 to {maximum}")
     return value
 
 
@@ -122,9 +120,7 @@ def parse_logical_layers(text: str, count: int) -> tuple[int, ...]:
     """
     layers = _start_step(text, count) if "/" in text else _layer_list(text)
     if len(layers) != count:
-        raise GeometryError(
-            f"logical layers {text!r} are {len(layers)} layers, but {count} were announced"
-        )
+        raise GeometryError(f"logical layers {text!r} are {len(layers)} layers, but {count} were announced")
     if any(later < earlier for earlier, later in pairwise(layers)):
         raise GeometryError(f"logical layers {text!r} decrease: they must be in the model's order")
     return layers
@@ -133,9 +129,7 @@ def parse_logical_layers(text: str, count: int) -> tuple[int, ...]:
 def _start_step(text: str, count: int) -> tuple[int, ...]:
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None:
-        raise GeometryError(
-            f"logical layers {text!r}: expected start/step as in '2/2', both numbers from 0 up"
-        )
+        raise GeometryError(f"logical layers {text!r}: expected start/step as in '2/2', both numbers from 0 up")
     start, step = int(match[1]), int(match[2])
     return tuple(start + step * index for index in range(count))
 
@@ -151,9 +145,7 @@ def _layer_list(text: str) -> tuple[int, ...]:
             _append_layer(layers, int(item), pending, text)
             pending = False
         else:
-            raise GeometryError(
-                f"logical layer {item!r} in {text!r}: expected a number from 0 up or '...'"
-            )
+            raise GeometryError(f"logical layer {item!r} in {text!r}: expected a number from 0 up or '...'")
     if pending:
         raise GeometryError(f"logical layers {text!r} end in '...': the last layer must follow it")
     return tuple(layers)
@@ -161,10 +153,7 @@ def _layer_list(text: str) -> tuple[int, ...]:
 
 def _check_continuation(layers: Sequence[int], pending: bool, text: str) -> None:
     if pending or len(layers) < 2 or layers[-1] <= layers[-2]:
-        raise GeometryError(
-            f"'...' in logical layers {text!r} needs two rising numbers before it,"
-            " as in '1,3,...,59'"
-        )
+        raise GeometryError(f"'...' in logical layers {text!r} needs two rising numbers before it, as in '1,3,...,59'")
 
 
 def _append_layer(layers: list[int], layer: int, pending: bool, text: str) -> None:
@@ -172,14 +161,9 @@ def _append_layer(layers: list[int], layer: int, pending: bool, text: str) -> No
         layers.append(layer)
         return
     step = layers[-1] - layers[-2]
-    if (
-        layer <= layers[-1]
-        or (layer - layers[-1]) % step != 0
-        or layer > layers[-1] + step * MAX_LAYERS
-    ):
+    if layer <= layers[-1] or (layer - layers[-1]) % step != 0 or layer > layers[-1] + step * MAX_LAYERS:
         raise GeometryError(
-            f"'...,{layer}' in {text!r} is not reached from"
-            f" {layers[-2]},{layers[-1]} in steps of {step}"
+            f"'...,{layer}' in {text!r} is not reached from {layers[-2]},{layers[-1]} in steps of {step}"
         )
     layers.extend(range(layers[-1] + step, layer + 1, step))
 

@@ -63,9 +63,7 @@ def bench_json(path: Path, *extra: str) -> dict[str, Any]:
 
 
 def test_the_json_file_holds_every_documented_key(tmp_path: Path) -> None:
-    report = bench_json(
-        tmp_path / "out.json", "--ranks", "1,2", "--copy-threads", "1,2", "--verify"
-    )
+    report = bench_json(tmp_path / "out.json", "--ranks", "1,2", "--copy-threads", "1,2", "--verify")
     assert set(report) == PASS_KEYS | {
         "failed_puts",
         "failed_gets",
@@ -122,9 +120,7 @@ def test_every_shape_restores_every_byte(flags: list[str], tmp_path: Path) -> No
     assert report["verify"]["mismatches"] == 0
 
 
-def test_every_byte_is_right_without_non_temporal_stores(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_every_byte_is_right_without_non_temporal_stores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UMBP_DRAM_NT_COPY_MIN_BYTES", str(1 << 30))
     report = bench_json(tmp_path / "out.json", "--ranks", "1", "--verify")
     assert report["verify"]["mismatches"] == 0
@@ -196,9 +192,7 @@ class LyingPort:
         late = self._fault == "late put" and self._puts > 50
         return [False, *results[1:]] if self._fault == "put" or late else results
 
-    def get(
-        self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]
-    ) -> list[bool]:
+    def get(self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]) -> list[bool]:
         results = list(self._port.get(pool, hashes, rows, layers))
         place = self._buffers.pools[pool].placement
         if self._fault == "get":

@@ -60,9 +60,7 @@ def test_groups_without_fragments_of_a_pool_have_no_call() -> None:
         ("1,3,...,5", 3, (1, 3, 5)),
     ],
 )
-def test_logical_layers_are_start_and_step_or_a_list_with_dots(
-    text: str, count: int, layers: tuple[int, ...]
-) -> None:
+def test_logical_layers_are_start_and_step_or_a_list_with_dots(text: str, count: int, layers: tuple[int, ...]) -> None:
     assert parse_logical_layers(text, count) == layers
 
 

@@ -96,9 +96,7 @@ def test_a_trace_file_is_replayed_with_several_pools(tmp_path: Path) -> None:
     assert report["verified_pages"] == 2 * 5
 
 
-def test_requests_longer_than_the_rows_go_through_in_chunks(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_requests_longer_than_the_rows_go_through_in_chunks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(driver, "MAX_ROWS", 4)
     trace = write_trace(tmp_path / "trace.jsonl", [list(range(11)), list(range(11)), []])
     report = replay_json(tmp_path / "out.json", "--trace", str(trace))
@@ -191,9 +189,7 @@ def test_a_wrong_byte_makes_the_command_fail(
         (GOOD.replace("47", str(1 << 63)), "hash_ids[1] is 9223372036854775808"),
     ],
 )
-def test_a_line_that_is_no_request_is_refused_with_its_number_and_value(
-    line: str, told: str
-) -> None:
+def test_a_line_that_is_no_request_is_refused_with_its_number_and_value(line: str, told: str) -> None:
     with pytest.raises(TraceError) as refusal:
         list(parse_lines([GOOD, "", line], "x.jsonl"))
     assert "x.jsonl, line 3" in str(refusal.value)

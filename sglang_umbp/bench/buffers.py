@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sglang_umbp.bench.pattern import SENTINEL, U8Array
-from sglang_umbp.geometry import PagePlacement, PoolGeometry, layer_first, page_first
+from ..geometry import PagePlacement, PoolGeometry, layer_first, page_first
+from .pattern import SENTINEL, U8Array
 
 ARRANGEMENTS = ("layer_first", "page_first")
 GUARD_NBYTES = 4096
@@ -70,9 +70,7 @@ class PoolBuffers:
     def regions(self) -> list[tuple[int, int]]:
         """(address, nbytes) of every region to register."""
         first = int(self._memory.ctypes.data) + GUARD_NBYTES
-        return [
-            (first + index * self._pitch, self._region_nbytes) for index in range(self._regions)
-        ]
+        return [(first + index * self._pitch, self._region_nbytes) for index in range(self._regions)]
 
     def wipe(self, rows: npt.NDArray[np.int64]) -> None:
         """Fills `rows` with the sentinel."""
@@ -96,9 +94,7 @@ class PoolBuffers:
 class PageBuffers:
     """The buffers of one rank: `rows` page rows of every pool."""
 
-    def __init__(
-        self, pools: Sequence[PoolGeometry], rows: int, arrangement: str = "layer_first"
-    ) -> None:
+    def __init__(self, pools: Sequence[PoolGeometry], rows: int, arrangement: str = "layer_first") -> None:
         self.rows = rows
         self.pools = tuple(PoolBuffers(pool, rows, arrangement) for pool in pools)
 

@@ -6,29 +6,25 @@ import argparse
 import json
 import sys
 
-from sglang_umbp import PoolSettings, arguments
-from sglang_umbp.bench.buffers import ARRANGEMENTS
-from sglang_umbp.bench.cache_size import last_level_cache_nbytes
-from sglang_umbp.bench.options import ORDERS, RestoreOptions
-from sglang_umbp.bench.report import as_json
-from sglang_umbp.bench.restore import run_restore
-from sglang_umbp.bench.tables import render
-from sglang_umbp.bench.targets import TARGETS
-from sglang_umbp.geometry import DEEPSEEK_V4_PRO
+from .. import PoolSettings, arguments
+from ..geometry import DEEPSEEK_V4_PRO
+from .buffers import ARRANGEMENTS
+from .cache_size import last_level_cache_nbytes
+from .options import ORDERS, RestoreOptions
+from .report import as_json
+from .restore import run_restore
+from .tables import render
+from .targets import TARGETS
 
 QUICK_SAMPLES, DEFAULT_SAMPLES = 10, 40
 QUICK_RANKS, DEFAULT_RANKS = (1, 2), (1, 2, 4, 8)
 
-Subparsers = (
-    argparse._SubParsersAction
-)  # the only name argparse has for what add_subparsers() returns
+Subparsers = argparse._SubParsersAction  # the only name argparse has for what add_subparsers() returns
 
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     """Adds the command `bench` with its one benchmark."""
-    bench = subparsers.add_parser(
-        "bench", help="measure the pool beside the floors of this machine"
-    )
+    bench = subparsers.add_parser("bench", help="measure the pool beside the floors of this machine")
     benches = bench.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
     parser = benches.add_parser(
         "restore",

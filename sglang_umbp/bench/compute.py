@@ -6,11 +6,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
-from sglang_umbp.bench.restore_loop import count_failed
-from sglang_umbp.bench.rig import Rig
-from sglang_umbp.bench.targets import Rows
-from sglang_umbp.bench.workload import Request
-from sglang_umbp.geometry import group_count, total_layers
+from ..geometry import group_count, total_layers
+from .restore_loop import count_failed
+from .rig import Rig
+from .targets import Rows
+from .workload import Request
 
 
 def group_compute_s(rig: Rig) -> list[float]:
@@ -39,9 +39,7 @@ def measure_overlapped(rig: Rig) -> list[float]:
     return samples_ms
 
 
-def _overlapped_ms(
-    rig: Rig, loader: ThreadPoolExecutor, request: Request, rows: Rows, seconds: list[float]
-) -> float:
+def _overlapped_ms(rig: Rig, loader: ThreadPoolExecutor, request: Request, rows: Rows, seconds: list[float]) -> float:
     if rig.options.verify:
         rig.verifier.before_restore(rows)
         rig.cool()

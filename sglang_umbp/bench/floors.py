@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sglang_umbp import _native
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.bench.targets import RestoreTarget, Rows
-from sglang_umbp.geometry import GroupStep, PoolGeometry, U64Array
+from .. import _native
+from ..geometry import GroupStep, PoolGeometry, U64Array
+from .buffers import PageBuffers
+from .targets import RestoreTarget, Rows
 
 MODES = ("memcpy", "nt")
 
@@ -37,9 +37,7 @@ def join(plans: Sequence[FloorPlan]) -> FloorPlan:
     )
 
 
-def fragment_sources(
-    objects: U64Array, geometry: PoolGeometry, layers: tuple[int, int]
-) -> U64Array:
+def fragment_sources(objects: U64Array, geometry: PoolGeometry, layers: tuple[int, int]) -> U64Array:
     """Addresses of fragments [begin, end) inside stored objects, page by page."""
     begin, end = layers
     return (objects[:, None] + geometry.object_offsets[None, begin:end]).reshape(-1)
@@ -50,16 +48,12 @@ class FloorBuilder:
     uses.
     """
 
-    def __init__(
-        self, target: RestoreTarget, pools: Sequence[PoolGeometry], buffers: PageBuffers
-    ) -> None:
+    def __init__(self, target: RestoreTarget, pools: Sequence[PoolGeometry], buffers: PageBuffers) -> None:
         self._target = target
         self._pools = tuple(pools)
         self._buffers = buffers
 
-    def restore(
-        self, steps: Sequence[GroupStep], hashes: Sequence[str], rows: Rows
-    ) -> list[FloorPlan]:
+    def restore(self, steps: Sequence[GroupStep], hashes: Sequence[str], rows: Rows) -> list[FloorPlan]:
         """One plan a step: the pages of `hashes` from the arena into `rows`."""
         objects = [self._target.locate(pool, hashes) for pool in range(len(self._pools))]
         return [self._plan(step.pool, objects[step.pool], rows, step.layers) for step in steps]

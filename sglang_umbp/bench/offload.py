@@ -6,15 +6,13 @@ from threading import Event, Thread
 
 import numpy as np
 
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.bench.options import RestoreOptions
-from sglang_umbp.bench.restore_loop import count_failed
-from sglang_umbp.bench.targets import RankPort, RestoreTarget
-from sglang_umbp.bench.workload import Workload
+from .buffers import PageBuffers
+from .options import RestoreOptions
+from .restore_loop import count_failed
+from .targets import RankPort, RestoreTarget
+from .workload import Workload
 
-REQUESTS_IN_FLIGHT = (
-    4  # room a thread needs beside the held requests: the batch it puts and what it can evict
-)
+REQUESTS_IN_FLIGHT = 4  # room a thread needs beside the held requests: the batch it puts and what it can evict
 _FIRST_FRESH_REQUEST = 1 << 32
 
 
@@ -36,9 +34,7 @@ class OffloadLoad:
         counts = [[0, 0] for _ in range(self._options.offload_ranks)]
         self._counts = counts
         for rank in range(self._options.offload_ranks):
-            buffers = PageBuffers(
-                self._options.pools, self._options.pages, self._options.arrangement
-            )
+            buffers = PageBuffers(self._options.pools, self._options.pages, self._options.arrangement)
             self._buffers.append(buffers)
             port = self._target.attach(buffers)
             self._threads.append(Thread(target=self._run, args=(rank, port, counts[rank])))

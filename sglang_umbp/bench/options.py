@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sglang_umbp.geometry import PoolGeometry, page_nbytes
+from ..geometry import PoolGeometry, page_nbytes
 
 ORDERS = ("random", "ascending", "descending")
 ROLES = 3  # ours and the two floors: each sample takes that many requests and row slots
-_MEMORY_SHARES = (
-    3  # stored objects, destination rows, rows of the ranks (or the two pools of the put part)
-)
+_MEMORY_SHARES = 3  # stored objects, destination rows, rows of the ranks (or the two pools of the put part)
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,8 @@ def plan_sizes(options: RestoreOptions) -> Sizes:
     most_ranks = max(options.ranks)
     requests = max(cold, min(max(8, 2 * most_ranks), affordable))
     slots = max(cold, min(8, affordable))
-    rank_slots = min(max(4, -(-2 * cache // request) + 1), affordable // most_ranks)
-    return Sizes(_not_multiple(requests), _not_multiple(slots), max(2, rank_slots))
+    rank_slots = max(-(-2 * cache // request), min(4, affordable // most_ranks))
+    return Sizes(_not_multiple(requests), _not_multiple(slots), rank_slots)
 
 
 def _not_multiple(count: int) -> int:

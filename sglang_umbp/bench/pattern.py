@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sglang_umbp.geometry import PoolGeometry, U64Array
+from ..geometry import PoolGeometry, U64Array
 
 U8Array = npt.NDArray[np.uint8]
 PageIds = Sequence[int] | npt.NDArray[np.int64] | npt.NDArray[np.uint64]

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.bench.floors import FloorBuilder
-from sglang_umbp.bench.options import RestoreOptions, Sizes
-from sglang_umbp.bench.restore_loop import count_failed, no_garbage_collection, restore
-from sglang_umbp.bench.rig import opened_target
-from sglang_umbp.bench.single_rank import OURS, TURN_ORDERS, WARM_UP_SAMPLES, Samples, empty_samples
-from sglang_umbp.bench.targets import RankPort, RestoreTarget, Rows, TargetSettings
-from sglang_umbp.bench.verify import Tally, Verifier
-from sglang_umbp.bench.workload import Turns, Workload
+from .buffers import PageBuffers
+from .floors import FloorBuilder
+from .options import RestoreOptions, Sizes
+from .restore_loop import count_failed, no_garbage_collection, restore
+from .rig import opened_target
+from .single_rank import OURS, TURN_ORDERS, WARM_UP_SAMPLES, Samples, empty_samples
+from .targets import RankPort, RestoreTarget, Rows, TargetSettings
+from .verify import Tally, Verifier
+from .workload import Turns, Workload
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,7 @@ def _build(
     scratch: RestoreTarget,
     tally: Tally,
 ) -> PutRig:
-    workload = Workload(
-        options.pools, options.pages, options.group_layers, sizes.slots, options.order, options.seed
-    )
+    workload = Workload(options.pools, options.pages, options.group_layers, sizes.slots, options.order, options.seed)
     buffers = PageBuffers(options.pools, sizes.slots * options.pages, options.arrangement)
     verifier = Verifier(options.pools, buffers, tally, options.seed)
     slots = workload.row_slots(sizes.slots)
@@ -73,9 +71,7 @@ def _build(
         for each in (port, scratch_port):
             tally.failed_puts += put_request(each, options, request.hashes, rows)
     floors = FloorBuilder(scratch, options.pools, buffers)
-    return PutRig(
-        options, workload, port, floors, buffers, slots, verifier, tally, len(workload.requests)
-    )
+    return PutRig(options, workload, port, floors, buffers, slots, verifier, tally, len(workload.requests))
 
 
 def put_request(port: RankPort, options: RestoreOptions, hashes: Sequence[str], rows: Rows) -> int:
@@ -88,9 +84,7 @@ def _run_samples(rig: PutRig, threads: int, turns: Turns) -> Samples:
     with no_garbage_collection():
         for number in range(WARM_UP_SAMPLES + rig.options.samples):
             for role in TURN_ORDERS[number % len(TURN_ORDERS)]:
-                elapsed_us = (
-                    _put_us(rig, turns) if role == OURS else _floor_us(rig, role, threads, turns)
-                )
+                elapsed_us = _put_us(rig, turns) if role == OURS else _floor_us(rig, role, threads, turns)
                 if number >= WARM_UP_SAMPLES:
                     samples[role].append(elapsed_us)
     return samples

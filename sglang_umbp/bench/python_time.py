@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sglang_umbp.bench.options import RestoreOptions, Sizes
-from sglang_umbp.bench.restore_loop import no_garbage_collection, restore
-from sglang_umbp.bench.rig import Rig, opened_rig
-from sglang_umbp.bench.single_rank import WARM_UP_SAMPLES
-from sglang_umbp.bench.targets import TargetSettings
-from sglang_umbp.bench.verify import Tally
+from .options import RestoreOptions, Sizes
+from .restore_loop import no_garbage_collection, restore
+from .rig import Rig, opened_rig
+from .single_rank import WARM_UP_SAMPLES
+from .targets import TargetSettings
+from .verify import Tally
 
 
 def measure_python(options: RestoreOptions, threads: int, tally: Tally) -> list[float]:

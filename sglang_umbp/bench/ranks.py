@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from threading import Barrier, Thread
 from time import perf_counter_ns
 
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.bench.restore_loop import RestoreTime, no_garbage_collection, restore
-from sglang_umbp.bench.rig import Rig
-from sglang_umbp.bench.targets import RankPort, Rows
-from sglang_umbp.bench.verify import Tally, Verifier
-from sglang_umbp.bench.workload import Request
+from .buffers import PageBuffers
+from .restore_loop import RestoreTime, no_garbage_collection, restore
+from .rig import Rig
+from .targets import RankPort, Rows
+from .verify import Tally, Verifier
+from .workload import Request
 
 ROUNDS = 5
 
@@ -59,9 +59,7 @@ class RankBench:
 
     def __init__(self, rig: Rig, rank_slots: int) -> None:
         self._rig = rig
-        self._ranks = [
-            self._make_rank(number, rank_slots) for number in range(max(rig.options.ranks))
-        ]
+        self._ranks = [self._make_rank(number, rank_slots) for number in range(max(rig.options.ranks))]
 
     def _make_rank(self, number: int, slots: int) -> Rank:
         options, tally = self._rig.options, Tally()
@@ -88,15 +86,16 @@ class RankBench:
         """Locks taken by one round of the largest number of ranks. Meaningless beside threads that
         put.
         """
+        earlier = self._rig.target.counters()
         before = self._rig.target.counters()
         discarded = RankSamples(len(self._ranks))
         self._round(self._ranks, discarded)
         after = self._rig.target.counters()
         gets = len(discarded.restore_ms) * len(self._rig.workload.steps)
-        return LocksPerGet(
-            (after.owner_locks - before.owner_locks) / gets,
-            (after.region_locks - before.region_locks) / gets,
-        )
+        # Reading the counters may take locks itself: what the first pair shows is taken off.
+        owner = after.owner_locks - 2 * before.owner_locks + earlier.owner_locks
+        region = after.region_locks - 2 * before.region_locks + earlier.region_locks
+        return LocksPerGet(owner / gets, region / gets)
 
     def finish(self) -> None:
         """Hands the ranks' counts to the rig, after a last look at their guards."""
@@ -108,9 +107,7 @@ class RankBench:
     def _round(self, ranks: Sequence[Rank], result: RankSamples) -> None:
         barrier = Barrier(len(ranks))
         self._rig.cool()
-        threads = [
-            Thread(target=self._run_rank, args=(rank, len(ranks), barrier)) for rank in ranks
-        ]
+        threads = [Thread(target=self._run_rank, args=(rank, len(ranks), barrier)) for rank in ranks]
         with no_garbage_collection():
             for thread in threads:
                 thread.start()

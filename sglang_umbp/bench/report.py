@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_umbp.bench.ranks import RankSamples
-from sglang_umbp.bench.restore import PassResult, RestoreResult
-from sglang_umbp.bench.single_rank import MEMCPY, NT, OURS, Samples
-from sglang_umbp.bench.stats import summarize
-from sglang_umbp.geometry import GroupStep, PoolGeometry, restore_steps, total_layers
+from ..geometry import GroupStep, PoolGeometry, restore_steps, total_layers
+from .ranks import RankSamples
+from .restore import PassResult, RestoreResult
+from .single_rank import MEMCPY, NT, OURS, Samples
+from .stats import summarize
 
 Json = dict[str, Any]
 
@@ -36,8 +36,7 @@ def _settings_json(result: RestoreResult) -> Json:
     return {
         "target": options.target,
         "pools": [
-            {"pool": pool.name, "layers": pool.layers, "fragment_bytes": pool.fragment_nbytes}
-            for pool in options.pools
+            {"pool": pool.name, "layers": pool.layers, "fragment_bytes": pool.fragment_nbytes} for pool in options.pools
         ],
         "pages": options.pages,
         "requests": options.samples,
@@ -58,25 +57,22 @@ def _settings_json(result: RestoreResult) -> Json:
 def _pass_json(result: RestoreResult, each: PassResult) -> Json:
     options = result.options
     steps = restore_steps(options.pools, options.group_layers)
-    ours_ms = summarize(each.whole.restore_us[OURS]).scaled(1e-3)
-    first = each.ranks[0]
+    ours_ms = summarize(each.restores.whole.restore_us[OURS]).scaled(1e-3)
+    first = each.restores.ranks[0]
     restore_ms = ours_ms if first.ranks == 1 else summarize(first.restore_ms)
-    ttfl_us = summarize(each.whole.ttfl_us if first.ranks == 1 else first.ttfl_us)
+    ttfl_us = summarize(each.restores.whole.ttfl_us if first.ranks == 1 else first.ttfl_us)
     return {
         "copy_threads": each.copy_threads,
         "floor_threads": each.floor_threads,
-        "calls": [
-            _call_json(result, step, samples)
-            for step, samples in zip(steps, each.calls, strict=True)
-        ],
+        "calls": [_call_json(result, step, samples) for step, samples in zip(steps, each.restores.calls, strict=True)],
         "pools": [_pool_json(result, index, each) for index in range(len(options.pools))],
         "ttfl_us": ttfl_us.as_dict(),
         "restore_ms": restore_ms.as_dict(),
         "restore_gbps": round(options.request_nbytes / (ours_ms.median * 1e6), 3),
-        "restore_floor_memcpy_ms": _median_ms(each.whole.restore_us[MEMCPY]),
-        "restore_floor_nt_ms": _median_ms(each.whole.restore_us[NT]),
-        "restore_with_compute_ms": summarize(each.overlapped_ms).as_dict()
-        if each.overlapped_ms
+        "restore_floor_memcpy_ms": _median_ms(each.restores.whole.restore_us[MEMCPY]),
+        "restore_floor_nt_ms": _median_ms(each.restores.whole.restore_us[NT]),
+        "restore_with_compute_ms": summarize(each.restores.overlapped_ms).as_dict()
+        if each.restores.overlapped_ms
         else None,
         "compute_ms": total_layers(options.pools) * options.compute_us_per_layer / 1e3,
         "python_us_per_restore": round(summarize(each.python_us).median, 3),
@@ -84,9 +80,12 @@ def _pass_json(result: RestoreResult, each: PassResult) -> Json:
         "put_floor_memcpy_ms": _median_ms(each.put_us[MEMCPY]),
         "put_floor_nt_ms": _median_ms(each.put_us[NT]),
         "put_gbps": round(options.request_nbytes / (summarize(each.put_us[OURS]).median * 1e3), 3),
-        "ranks": [_ranks_json(samples) for samples in each.ranks],
-        "locks_per_get": {"owner": each.locks_per_get.owner, "region": each.locks_per_get.region},
-        "offloaded_pages": each.offloaded_pages,
+        "ranks": [_ranks_json(samples) for samples in each.restores.ranks],
+        "locks_per_get": {
+            "owner": each.restores.locks_per_get.owner,
+            "region": each.restores.locks_per_get.region,
+        },
+        "offloaded_pages": each.restores.offloaded_pages,
     }
 
 
@@ -121,7 +120,7 @@ def _pool_json(result: RestoreResult, pool: int, each: PassResult) -> Json:
     counts = Counter(step.end - step.begin for step in steps if step.pool == pool)
     usual = max(counts, key=lambda count: (counts[count], count))
     merged: Samples = {OURS: [], MEMCPY: [], NT: []}
-    for step, samples in zip(steps, each.calls, strict=True):
+    for step, samples in zip(steps, each.restores.calls, strict=True):
         if step.pool == pool and step.end - step.begin == usual:
             for role, values in samples.items():
                 merged[role].extend(values)

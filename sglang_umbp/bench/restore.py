@@ -6,33 +6,40 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from sglang_umbp.bench.compute import measure_overlapped
-from sglang_umbp.bench.offload import REQUESTS_IN_FLIGHT, OffloadLoad
-from sglang_umbp.bench.options import RestoreOptions, Sizes, plan_sizes
-from sglang_umbp.bench.puts import measure_puts
-from sglang_umbp.bench.python_time import measure_python
-from sglang_umbp.bench.ranks import LocksPerGet, RankBench, RankSamples
-from sglang_umbp.bench.rig import opened_rig
-from sglang_umbp.bench.single_rank import Samples, WholeSamples, measure_calls, measure_whole
-from sglang_umbp.bench.targets import TargetSettings
-from sglang_umbp.bench.verify import Tally
+from .compute import measure_overlapped
+from .offload import REQUESTS_IN_FLIGHT, OffloadLoad
+from .options import RestoreOptions, Sizes, plan_sizes
+from .puts import measure_puts
+from .python_time import measure_python
+from .ranks import LocksPerGet, RankBench, RankSamples
+from .rig import opened_rig
+from .single_rank import Samples, WholeSamples, measure_calls, measure_whole
+from .targets import TargetSettings
+from .verify import Tally
 
 MAX_FLOOR_THREADS = 2
 Notify = Callable[[str], None]
 
 
-@dataclass
-class PassResult:
-    """All samples of one number of copy threads."""
+@dataclass(frozen=True)
+class RestoreSamples:
+    """Samples of restores: call by call, whole, under compute, and by rank threads."""
 
-    copy_threads: int
-    floor_threads: int
     calls: list[Samples]
     whole: WholeSamples
     overlapped_ms: list[float]
     ranks: list[RankSamples]
     locks_per_get: LocksPerGet
     offloaded_pages: int
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """All samples of one number of copy threads."""
+
+    copy_threads: int
+    floor_threads: int
+    restores: RestoreSamples
     python_us: list[float]
     put_us: Samples
 
@@ -54,19 +61,33 @@ def run_restore(options: RestoreOptions, notify: Notify) -> RestoreResult:
     return RestoreResult(options, sizes, passes, tally)
 
 
-def _run_pass(
-    options: RestoreOptions, sizes: Sizes, threads: int, tally: Tally, notify: Notify
-) -> PassResult:
-    floor_threads = min(threads, MAX_FLOOR_THREADS)
+def _run_pass(options: RestoreOptions, sizes: Sizes, threads: int, tally: Tally, notify: Notify) -> PassResult:
     say = _prefixed(notify, threads)
+    restores = _measure_restores(options, sizes, threads, tally, say)
+    say("Python time and puts")
+    return PassResult(
+        copy_threads=threads,
+        floor_threads=_floor_threads(threads),
+        restores=restores,
+        python_us=measure_python(options, threads, tally),
+        put_us=measure_puts(options, sizes, threads, tally),
+    )
+
+
+def _floor_threads(copy_threads: int) -> int:
+    return min(copy_threads, MAX_FLOOR_THREADS)
+
+
+def _measure_restores(options: RestoreOptions, sizes: Sizes, threads: int, tally: Tally, say: Notify) -> RestoreSamples:
+    """Everything measured on one filled pool. Its memory is free again when this returns."""
     say("storing requests")
     with opened_rig(options, sizes, _rig_settings(options, sizes, threads), tally) as rig:
         load = OffloadLoad(options, rig.workload, rig.target)
         with load if options.offload_ranks else nullcontext():
             say("restores, call by call")
-            calls = measure_calls(rig, floor_threads)
+            calls = measure_calls(rig, _floor_threads(threads))
             say("whole restores")
-            whole = measure_whole(rig, floor_threads)
+            whole = measure_whole(rig, _floor_threads(threads))
             overlapped = measure_overlapped(rig) if options.compute_us_per_layer else []
             if options.verify:
                 rig.verifier.at_end()
@@ -76,19 +97,7 @@ def _run_pass(
         tally.failed_puts += load.failed_pages
         locks = rank_bench.locks_per_get()
         rank_bench.finish()
-    say("Python time and puts")
-    return PassResult(
-        copy_threads=threads,
-        floor_threads=floor_threads,
-        calls=calls,
-        whole=whole,
-        overlapped_ms=overlapped,
-        ranks=ranks,
-        locks_per_get=locks,
-        offloaded_pages=load.put_pages,
-        python_us=measure_python(options, threads, tally),
-        put_us=measure_puts(options, sizes, threads, tally),
-    )
+    return RestoreSamples(calls, whole, overlapped, ranks, locks, load.put_pages)
 
 
 def _prefixed(notify: Notify, threads: int) -> Notify:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from sglang_umbp.bench.targets import RankPort, Rows
-from sglang_umbp.bench.workload import Workload
+from .targets import RankPort, Rows
+from .workload import Workload
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.bench.cache_size import CacheCooler
-from sglang_umbp.bench.floors import FloorBuilder
-from sglang_umbp.bench.options import RestoreOptions, Sizes
-from sglang_umbp.bench.restore_loop import count_failed
-from sglang_umbp.bench.targets import TARGETS, RankPort, RestoreTarget, Rows, TargetSettings
-from sglang_umbp.bench.verify import MeasurementFailed, Tally, Verifier
-from sglang_umbp.bench.workload import Turns, Workload
+from .buffers import PageBuffers
+from .cache_size import CacheCooler
+from .floors import FloorBuilder
+from .options import RestoreOptions, Sizes
+from .restore_loop import count_failed
+from .targets import TARGETS, RankPort, RestoreTarget, Rows, TargetSettings
+from .verify import MeasurementError, Tally, Verifier
+from .workload import Turns, Workload
 
 
 @dataclass
@@ -50,9 +50,7 @@ def opened_target(options: RestoreOptions, settings: TargetSettings) -> Iterator
 
 
 @contextmanager
-def opened_rig(
-    options: RestoreOptions, sizes: Sizes, settings: TargetSettings, tally: Tally
-) -> Iterator[Rig]:
+def opened_rig(options: RestoreOptions, sizes: Sizes, settings: TargetSettings, tally: Tally) -> Iterator[Rig]:
     """A rig whose requests are stored and whose rows are wiped."""
     workload = Workload(
         options.pools,
@@ -79,23 +77,24 @@ def opened_rig(
             cooler=CacheCooler(options.cache_nbytes) if options.verify else None,
         )
         store_requests(rig)
+        if settings.quota_nbytes:
+            hold_requests(rig)
         yield rig
 
 
 def store_requests(rig: Rig) -> None:
-    """Stores all requests; with offload threads beside them they are held, since those evict what
-    they can.
-    """
+    """Stores all requests. Raises MeasurementError when one cannot be."""
     rows = rig.slots[0]
     for batch in rig.workload.storing_order():
         rig.verifier.write(rows, batch.page_ids)
         for pool in range(len(rig.options.pools)):
             rig.tally.failed_puts += count_failed([rig.port.put(pool, batch.hashes, rows)])
     if rig.tally.failed_puts:
-        raise MeasurementFailed(
-            f"{rig.tally.failed_puts} objects could not be stored: there is nothing to measure"
-        )
+        raise MeasurementError(f"{rig.tally.failed_puts} objects could not be stored: there is nothing to measure")
     rig.verifier.wipe(rows)
-    if rig.options.offload_ranks:
-        for request in rig.workload.requests:
-            rig.target.hold(request.hashes)
+
+
+def hold_requests(rig: Rig) -> None:
+    """Keeps all requests from eviction, for threads that put beside the measurement."""
+    for request in rig.workload.requests:
+        rig.target.hold(request.hashes)

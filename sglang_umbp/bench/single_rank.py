@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from time import perf_counter_ns
 
-from sglang_umbp.bench.floors import FloorPlan, join
-from sglang_umbp.bench.restore_loop import RestoreTime, count_failed, no_garbage_collection, restore
-from sglang_umbp.bench.rig import Rig
-from sglang_umbp.bench.targets import Rows
-from sglang_umbp.bench.workload import Request
+from .floors import FloorPlan, join
+from .restore_loop import RestoreTime, count_failed, no_garbage_collection, restore
+from .rig import Rig
+from .targets import Rows
+from .workload import Request
 
 OURS, MEMCPY, NT = "ours", "memcpy", "nt"
 # What runs after a memcpy pays for writing its dirty lines back: all orders take turns.
@@ -54,9 +54,7 @@ def take_sample(rig: Rig) -> Sample:
     for mode in (MEMCPY, NT):
         other, other_slot = rig.turns.take()
         rows = rig.slots[other_slot]
-        plans[mode] = rig.floors.restore(
-            rig.workload.steps, rig.workload.requests[other].hashes, rows
-        )
+        plans[mode] = rig.floors.restore(rig.workload.steps, rig.workload.requests[other].hashes, rows)
         floor_rows.append(rows)
     if rig.options.verify:
         rig.verifier.before_restore(rig.slots[slot])

@@ -23,9 +23,7 @@ class Summary:
 
     def scaled(self, factor: float) -> Summary:
         """The same spread in another unit."""
-        return Summary(
-            self.median * factor, self.min * factor, self.max * factor, self.p99 * factor
-        )
+        return Summary(self.median * factor, self.min * factor, self.max * factor, self.p99 * factor)
 
 
 def summarize(samples: Sequence[float]) -> Summary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sglang_umbp.bench.report import Json
+from .report import Json
 
 Row = Sequence[str]
 
@@ -14,10 +14,7 @@ def aligned(rows: Sequence[Row]) -> list[str]:
     the right.
     """
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(_pad(cell, widths, column) for column, cell in enumerate(row)).rstrip()
-        for row in rows
-    ]
+    return ["  ".join(_pad(cell, widths, column) for column, cell in enumerate(row)).rstrip() for row in rows]
 
 
 def _pad(cell: str, widths: Sequence[int], column: int) -> str:
@@ -117,9 +114,7 @@ def _whole_rows(each: Json) -> list[Row]:
 
 
 def _rank_rows(each: Json) -> list[Row]:
-    rows: list[Row] = [
-        ("rank threads", "total GB/s", "min..max", "TTFL us", "p99 us", "restore ms", "p99 ms")
-    ]
+    rows: list[Row] = [("rank threads", "total GB/s", "min..max", "TTFL us", "p99 us", "restore ms", "p99 ms")]
     for entry in each["ranks"]:
         gbps, ttfl, restore = entry["gbps"], entry["ttfl_us"], entry["restore_ms"]
         rows.append(
@@ -160,9 +155,5 @@ def _notes(each: Json) -> list[str]:
 
 def _verdict(report: Json) -> str:
     verify = report["verify"]
-    checked = (
-        f"{verify['pages']} pages compared, {verify['mismatches']} mismatches; "
-        if verify["pages"]
-        else ""
-    )
+    checked = f"{verify['pages']} pages compared, {verify['mismatches']} mismatches; " if verify["pages"] else ""
     return f"{checked}{report['failed_puts']} failed puts, {report['failed_gets']} failed gets"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from dataclasses import dataclass
-from typing import Protocol
+from io import StringIO
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from sglang_umbp import Namespace, PageLayout, Pool, PoolSettings, Session
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.geometry import PoolGeometry, U64Array
+from .. import Namespace, PageLayout, Pool, PoolSettings, Session
+from ..geometry import PoolGeometry, U64Array
+from .buffers import PageBuffers
 
 Rows = npt.NDArray[np.int64]
 
@@ -45,9 +47,7 @@ class RankPort(Protocol):
     def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
         """Stores whole pages of pool `pool`; one result a page."""
 
-    def get(
-        self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]
-    ) -> list[bool]:
+    def get(self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]) -> list[bool]:
         """Restores fragments [begin, end) of pages; one result a page."""
 
 
@@ -87,9 +87,7 @@ class EmbeddedPort:
     def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
         return self._put_pages(self._layouts[pool], hashes, rows)
 
-    def get(
-        self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]
-    ) -> list[bool]:
+    def get(self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]) -> list[bool]:
         return self._get_pages(self._layouts[pool], hashes, rows, layers)
 
 
@@ -102,16 +100,14 @@ class EmbeddedTarget:
         self._pool: Pool | None = None
         self._namespace: Namespace | None = None
         self._sessions: list[Session] = []
-        self._attached: list[
-            PageBuffers
-        ] = []  # registered memory must not be freed and mapped anew meanwhile
+        self._attached: list[PageBuffers] = []  # registered memory must not be freed and mapped anew meanwhile
 
     def open(self) -> None:
         self._pool = Pool(self._pool_settings()).open()
         self._namespace = self._pool.namespace("bench", [pool.name for pool in self._geometries])
 
     def _pool_settings(self) -> PoolSettings:
-        overrides: dict[str, object] = {
+        overrides: dict[str, Any] = {
             "capacity_bytes": self._settings.capacity_nbytes,
             "copy_threads": self._settings.copy_threads,
             "prefault": True,
@@ -127,8 +123,14 @@ class EmbeddedTarget:
             session.close()
         self._sessions.clear()
         if self._pool is not None:
-            self._pool.close()
+            with self._hidden_summary():
+                self._pool.close()
         self._attached.clear()
+
+    def _hidden_summary(self) -> AbstractContextManager[object]:
+        """Hides the summary that a pool prints, where only we turned its clocks on."""
+        ours = self._settings.debug and not PoolSettings.from_env().ranged_call_debug
+        return redirect_stderr(StringIO()) if ours else nullcontext()
 
     @property
     def pool(self) -> Pool:
@@ -153,9 +155,7 @@ class EmbeddedTarget:
         places = self.pool.locate(hashes, namespace=component)
         missing = [page for page, place in zip(hashes, places, strict=True) if place is None]
         if missing:
-            raise RuntimeError(
-                f"{len(missing)} of {len(hashes)} pages are not stored, first {missing[0]!r}"
-            )
+            raise RuntimeError(f"{len(missing)} of {len(hashes)} pages are not stored, first {missing[0]!r}")
         return np.array([place[0] for place in places if place is not None], dtype=np.uint64)
 
     def hold(self, hashes: Sequence[str]) -> None:

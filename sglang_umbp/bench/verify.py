@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.bench.pattern import Pattern, U8Array
-from sglang_umbp.bench.targets import Rows
-from sglang_umbp.bench.workload import PageIdArray
-from sglang_umbp.geometry import PoolGeometry
+from ..errors import UmbpError
+from ..geometry import PoolGeometry
+from .buffers import PageBuffers
+from .pattern import Pattern, U8Array
+from .targets import Rows
+from .workload import PageIdArray
 
 
-class MeasurementFailed(RuntimeError):
+class MeasurementError(UmbpError, RuntimeError):
     """The measured thing failed so badly that there are no figures."""
 
 
@@ -54,9 +55,7 @@ class Verifier:
     mismatches too.
     """
 
-    def __init__(
-        self, pools: Sequence[PoolGeometry], buffers: PageBuffers, tally: Tally, seed: int
-    ) -> None:
+    def __init__(self, pools: Sequence[PoolGeometry], buffers: PageBuffers, tally: Tally, seed: int) -> None:
         self._patterns = [Pattern(pool, index, seed) for index, pool in enumerate(pools)]
         self._buffers = buffers
         self._tally = tally
@@ -75,9 +74,7 @@ class Verifier:
         """Compares `rows` with what `page_ids` hold, then wipes them."""
         for pattern, pool in zip(self._patterns, self._buffers.pools, strict=True):
             self._tally.verified_pages += len(rows)
-            self._tally.mismatches += count_wrong_pages(
-                pool.pages[:, rows], pattern.pages(page_ids)
-            )
+            self._tally.mismatches += count_wrong_pages(pool.pages[:, rows], pattern.pages(page_ids))
         self.wipe(rows)
 
     def wipe(self, rows: Rows) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sglang_umbp.bench.targets import Rows
-from sglang_umbp.geometry import GroupStep, PoolGeometry, restore_steps
+from ..geometry import GroupStep, PoolGeometry, restore_steps
+from .targets import Rows
 
 PageIdArray = npt.NDArray[np.int64]
 

@@ -9,21 +9,19 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from sglang_umbp import PoolStats, arguments
-from sglang_umbp.bench.stats import percentiles
-from sglang_umbp.replay.generator import TraceGenerator
-from sglang_umbp.replay.lru_reference import LruReference
-from sglang_umbp.replay.progress import Progress
-from sglang_umbp.replay.replay import Replay, ReplayCounts, ReplayOptions
-from sglang_umbp.replay.trace import TraceRequest, read_trace
+from .. import PoolStats, arguments
+from ..bench.stats import percentiles
+from .generator import TraceGenerator
+from .lru_reference import LruReference
+from .progress import Progress
+from .replay import Replay, ReplayCounts, ReplayOptions
+from .trace import TraceRequest, read_trace
 
 DEFAULT_POOLS = "kv:4:1024:0/1"  # small pages: tens of thousands of them fit anywhere
 GENERATED_REQUESTS = 300
 
 Json = dict[str, Any]
-Subparsers = (
-    argparse._SubParsersAction
-)  # the only name argparse has for what add_subparsers() returns
+Subparsers = argparse._SubParsersAction  # the only name argparse has for what add_subparsers() returns
 
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
@@ -54,9 +52,7 @@ def run(parsed: argparse.Namespace) -> int:
     wrong.
     """
     requests = load_requests(parsed.trace, parsed.requests, parsed.seed)
-    options = ReplayOptions(
-        parsed.pools, parsed.capacity_pages, parsed.layer_group, parsed.verify, parsed.seed
-    )
+    options = ReplayOptions(parsed.pools, parsed.capacity_pages, parsed.layer_group, parsed.verify, parsed.seed)
     report, counts = replay(requests, options)
     print(render(report))
     if parsed.json is not None:
@@ -127,8 +123,7 @@ def render(report: Json) -> str:
             f"replay: {report['requests']} requests, {report['blocks']} blocks,"
             f" pool of {report['capacity_pages']} pages"
             f" of {report['page_bytes']} bytes, {report['seconds']:.1f} s",
-            f"hits      {report['hit_blocks']} blocks ({100 * report['hit_ratio']:.2f} %);"
-            f" a plain LRU: {reference}",
+            f"hits      {report['hit_blocks']} blocks ({100 * report['hit_ratio']:.2f} %); a plain LRU: {reference}",
             f"bytes     {report['bytes_restored']} restored, {report['bytes_stored']} stored;"
             f" {report['evicted']} objects evicted",
             f"TTFL      p50 {ttfl['p50']:.0f} us, p90 {ttfl['p90']:.0f}, p99 {ttfl['p99']:.0f};"

@@ -6,7 +6,7 @@ import heapq
 from dataclasses import dataclass, field
 from random import Random
 
-from sglang_umbp.replay.trace import TraceRequest
+from .trace import TraceRequest
 
 BLOCK_TOKENS = 512  # as in the published traces
 SYSTEM_PROMPTS = 3
@@ -35,9 +35,7 @@ class TraceGenerator:
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._next_id = 0
-        self._system_prompts = [
-            self._new_ids(self._random.randint(2, 8)) for _ in range(SYSTEM_PROMPTS)
-        ]
+        self._system_prompts = [self._new_ids(self._random.randint(2, 8)) for _ in range(SYSTEM_PROMPTS)]
         self._waiting: list[tuple[float, int, Conversation]] = []
         self._next_arrival_ms = 0.0
         self._turns = 0  # breaks ties of two turns at the same time

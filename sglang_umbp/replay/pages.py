@@ -8,10 +8,10 @@ from hashlib import sha256
 import numpy as np
 import numpy.typing as npt
 
-from sglang_umbp.bench.buffers import PageBuffers
-from sglang_umbp.bench.pattern import Pattern
-from sglang_umbp.bench.verify import count_wrong_pages
-from sglang_umbp.geometry import PoolGeometry
+from ..bench.buffers import PageBuffers
+from ..bench.pattern import Pattern
+from ..bench.verify import count_wrong_pages
+from ..geometry import PoolGeometry
 
 Rows = npt.NDArray[np.int64]
 

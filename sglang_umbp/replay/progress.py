@@ -14,9 +14,7 @@ REDRAW_S = 0.1
 class Progress:
     """Draws `done/total` at most ten times a second; silent when `stream` is not a terminal."""
 
-    def __init__(
-        self, total: int, stream: TextIO | None = None, clock: Callable[[], float] = monotonic
-    ) -> None:
+    def __init__(self, total: int, stream: TextIO | None = None, clock: Callable[[], float] = monotonic) -> None:
         self._total = total
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
@@ -29,9 +27,7 @@ class Progress:
             return
         self._next_s = self._clock() + REDRAW_S
         filled = WIDTH * done // max(1, self._total)
-        self._stream.write(
-            f"\r[{'#' * filled}{'.' * (WIDTH - filled)}] {done}/{self._total} {note}\x1b[K"
-        )
+        self._stream.write(f"\r[{'#' * filled}{'.' * (WIDTH - filled)}] {done}/{self._total} {note}\x1b[K")
         self._stream.flush()
 
     def finish(self) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
-from sglang_umbp import Namespace, PageLayout, Pool, PoolSettings, Session
-from sglang_umbp.bench.restore_loop import count_failed
-from sglang_umbp.bench.targets import page_layouts
-from sglang_umbp.geometry import PoolGeometry, page_nbytes, restore_steps
-from sglang_umbp.replay.pages import BlockHashes, PageRows, Rows
-from sglang_umbp.replay.trace import TraceRequest
+from .. import Namespace, PageLayout, Pool, PoolSettings, Session
+from ..bench.restore_loop import count_failed
+from ..bench.targets import page_layouts
+from ..geometry import PoolGeometry, page_nbytes, restore_steps
+from .pages import BlockHashes, PageRows, Rows
+from .trace import TraceRequest
 
 MAX_ROWS = 512
 
@@ -77,7 +77,9 @@ class Replay:
         options = self._options
         capacity_nbytes = options.capacity_pages * options.page_nbytes
         self.rows = PageRows(options.pools, options.chunk_pages, options.seed)
-        self.pool = Pool(PoolSettings.from_env(capacity_bytes=capacity_nbytes)).open()
+        # One session at a time: it may hold all there is, or small pools would cut its hits.
+        settings = PoolSettings.from_env(capacity_bytes=capacity_nbytes, session_quota_bytes=capacity_nbytes)
+        self.pool = Pool(settings).open()
         try:
             self._attach(self.pool)
         except BaseException:
@@ -88,17 +90,13 @@ class Replay:
     def _attach(self, pool: Pool) -> None:
         for address, nbytes in self.rows.buffers.regions():
             pool.register_memory(address, nbytes)
-        self.namespace: Namespace = pool.namespace(
-            "replay", [each.name for each in self._options.pools]
-        )
+        self.namespace: Namespace = pool.namespace("replay", [each.name for each in self._options.pools])
         self.layouts: list[PageLayout] = page_layouts(pool, self.namespace, self.rows.buffers)
 
     def __exit__(self, *_: object) -> None:
         self.pool.close()
 
-    def run(
-        self, requests: Sequence[TraceRequest], progress: Callable[[int, str], None]
-    ) -> ReplayCounts:
+    def run(self, requests: Sequence[TraceRequest], progress: Callable[[int, str], None]) -> ReplayCounts:
         """Replays `requests` in order, as fast as it goes."""
         for number, request in enumerate(requests, start=1):
             self._request(request.block_ids)
@@ -124,9 +122,7 @@ class Replay:
             self.counts.lookup_us.append((perf_counter_ns() - start_ns) / 1e3)
             pinned = session.prefix
             for first in range(0, pinned, self._options.chunk_pages):
-                self._restore_chunk(
-                    session, first, blocks[first : min(pinned, first + self._options.chunk_pages)]
-                )
+                self._restore_chunk(session, first, blocks[first : min(pinned, first + self._options.chunk_pages)])
         return pinned
 
     def _restore_chunk(self, session: Session, first: int, blocks: Sequence[int]) -> None:
@@ -143,9 +139,7 @@ class Replay:
         results = []
         start_ns = perf_counter_ns()
         for number, step in enumerate(self._steps, start=1):
-            results.append(
-                session.get_pages(self.layouts[step.pool], rows, step.layers, first=first)
-            )
+            results.append(session.get_pages(self.layouts[step.pool], rows, step.layers, first=first))
             if number == self._first_steps:
                 self.counts.ttfl_us.append((perf_counter_ns() - start_ns) / 1e3)
         return count_failed(results)

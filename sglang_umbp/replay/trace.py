@@ -9,10 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..errors import UmbpError
+
 MAX_NUMBER = (1 << 63) - 1
 
 
-class TraceError(ValueError):
+class TraceError(UmbpError, ValueError):
     """A line that is not a request; the message names file, line, key and value."""
 
 
@@ -51,13 +53,10 @@ def _parse_line(line: str, where: str) -> TraceRequest:
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
-        raise TraceError(
-            f"{where}: {_shown(line.strip())} is not JSON ({error.msg}, column {error.colno})"
-        ) from error
+        raise TraceError(f"{where}: {_shown(line.strip())} is not JSON ({error.msg}, column {error.colno})") from error
     if not isinstance(record, dict):
         raise TraceError(
-            f"{where}: {_shown(record)} is not an object with"
-            " timestamp, input_length, output_length and hash_ids"
+            f"{where}: {_shown(record)} is not an object with timestamp, input_length, output_length and hash_ids"
         )
     return TraceRequest(
         timestamp_ms=_timestamp(record, where),
@@ -75,11 +74,7 @@ def _field(record: dict[str, Any], key: str, where: str) -> Any:
 
 def _timestamp(record: dict[str, Any], where: str) -> float:
     value = _field(record, "timestamp", where)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not 0 <= value <= MAX_NUMBER
-    ):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_NUMBER:
         raise TraceError(f"{where}: timestamp is {_shown(value)}, expected milliseconds from 0 up")
     return float(value)
 
@@ -91,23 +86,18 @@ def _is_count(value: object) -> bool:
 def _count(record: dict[str, Any], key: str, where: str) -> int:
     value = _field(record, key, where)
     if not _is_count(value):
-        raise TraceError(
-            f"{where}: {key} is {_shown(value)}, expected a whole number of tokens from 0 up"
-        )
+        raise TraceError(f"{where}: {key} is {_shown(value)}, expected a whole number of tokens from 0 up")
     return int(value)
 
 
 def _block_ids(record: dict[str, Any], where: str) -> tuple[int, ...]:
     value = _field(record, "hash_ids", where)
     if not isinstance(value, list):
-        raise TraceError(
-            f"{where}: hash_ids is {_shown(value)}, expected a list of whole numbers from 0 up"
-        )
+        raise TraceError(f"{where}: hash_ids is {_shown(value)}, expected a list of whole numbers from 0 up")
     for position, block in enumerate(value):
         if not _is_count(block):
             raise TraceError(
-                f"{where}: hash_ids[{position}] is {_shown(block)},"
-                f" expected a whole number from 0 to {MAX_NUMBER}"
+                f"{where}: hash_ids[{position}] is {_shown(block)}, expected a whole number from 0 to {MAX_NUMBER}"
             )
     return tuple(value)
 
