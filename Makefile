@@ -2,7 +2,7 @@
 # make run    restore the DeepSeek-V4-Pro geometry and replay a conversation, every byte checked (under two minutes)
 # make test   every test, soak tests with small counts
 # make soak   the soak tests with full counts, and a table of what they did
-# make bench  the full benchmarks; JSON under build/bench/
+# make bench  the full benchmarks; JSON under build/bench/. TRACE=... replays that file instead of generated requests
 # make lint   ruff and mypy
 # make stub   write the stub of the native module anew
 # Every target does its own set-up, which costs nothing when nothing changed. PYTHON=... chooses the interpreter.
@@ -15,6 +15,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_DIR := build/bench
+REPLAY_PAGES := 1000 10000 30000
+TRACE ?=
 PYTEST_ARGS ?=
 # Without -jN, CMake's build takes this many compilers at once.
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
@@ -50,7 +52,7 @@ $(VENV)/.lint-tools: $(VENV)/.installed
 	@touch $@
 
 run: setup
-	$(BIN)/sglang-umbp bench restore --requests 10 --verify
+	$(BIN)/sglang-umbp bench restore --quick --verify
 	$(BIN)/sglang-umbp replay --requests 300 --verify
 
 test: setup
@@ -62,7 +64,10 @@ soak: setup
 bench: setup
 	@mkdir -p $(BENCH_DIR)
 	$(BIN)/sglang-umbp bench restore --verify --json $(BENCH_DIR)/restore.json
-	$(BIN)/sglang-umbp replay --verify --json $(BENCH_DIR)/replay.json
+	for pages in $(REPLAY_PAGES); do \
+	  $(BIN)/sglang-umbp replay $(if $(TRACE),--trace '$(TRACE)') --capacity-pages $$pages --verify \
+	    --json $(BENCH_DIR)/replay-$$pages.json || exit 1; \
+	done
 
 lint: $(VENV)/.lint-tools
 	$(BIN)/ruff check .

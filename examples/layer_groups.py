@@ -33,9 +33,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def layout_of(
-    pool: Pool, namespace: Namespace, component: str, kv: Kv, layers: range
-) -> PageLayout:
+def layout_of(pool: Pool, namespace: Namespace, component: str, kv: Kv, layers: range) -> PageLayout:
     """Layout of an array of shape (fragments, rows, fragment bytes), one fragment a layer."""
     count, rows, nbytes = kv.shape
     return pool.page_layout(

@@ -8,6 +8,11 @@ import numpy
 from numpy.typing import NDArray
 
 
+def prf128(key: bytes, messages: Sequence) -> list:
+    """
+    SipHash-2-4-128 of each message (bytes) under a 16-byte key, as 16 bytes. A door for tests.
+    """
+
 def plan_runs(src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], nbytes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src_region: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst_region: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[Annotated[NDArray[numpy.uint64], dict(shape=(None,))], Annotated[NDArray[numpy.uint64], dict(shape=(None,))], Annotated[NDArray[numpy.uint64], dict(shape=(None,))]]:
     """
     The runs (src, dst, nbytes) of the fragments of one batch, in their order: neighbouring fragments of the same

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from .errors import InvalidBatchError
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 class Component:
     """One component of a namespace: usable as ``namespace=`` where a call moves objects."""
 
-    __slots__ = ("name", "native", "namespace", "part")
+    __slots__ = ("name", "namespace", "native", "part")
 
     def __init__(self, namespace: Namespace, part: int) -> None:
         self.namespace = namespace
@@ -51,9 +52,7 @@ class PageLayout:
 
     __slots__ = ("component", "fragments", "logical_layers", "native", "object_bytes", "part", "rows")
 
-    def __init__(
-        self, component: Component, native: _native.PageLayout, logical_layers: Sequence[int] | None
-    ) -> None:
+    def __init__(self, component: Component, native: _native.PageLayout, logical_layers: Sequence[int] | None) -> None:
         self.component = component
         self.part = component.part
         self.native = native
@@ -86,6 +85,6 @@ def _check_layers(layers: Sequence[int] | None, fragments: int) -> tuple[int, ..
         return tuple(range(fragments))
     if len(layers) != fragments:
         raise InvalidBatchError(f"logical_layers has {len(layers)} entries, expected {fragments}")
-    if any(a > b for a, b in zip(layers, layers[1:], strict=False)) or layers[0] < 0:
+    if any(a > b for a, b in pairwise(layers)) or layers[0] < 0:
         raise InvalidBatchError(f"logical_layers must be 0 or more and not descend: {list(layers)}")
     return tuple(int(layer) for layer in layers)

@@ -155,9 +155,7 @@ class Pool:
         self, layout: PageLayout, hashes: Keys, rows: Any, *, status: Literal[False] = False
     ) -> list[bool]: ...
     @overload
-    def put_pages(
-        self, layout: PageLayout, hashes: Keys, rows: Any, *, status: Literal[True]
-    ) -> list[Status]: ...
+    def put_pages(self, layout: PageLayout, hashes: Keys, rows: Any, *, status: Literal[True]) -> list[Status]: ...
     def put_pages(
         self, layout: PageLayout, hashes: Keys, rows: Any, *, status: bool = False
     ) -> list[bool] | list[Status]:
@@ -281,9 +279,7 @@ class Pool:
         in place. A key with an empty range, or one outside its object, fails and nothing of it moves.
         """
         components, part = self._one(namespace)
-        answers = self.native.get_ranges(
-            components, part, keys, addresses, sizes, offsets, starts, status
-        )
+        answers = self.native.get_ranges(components, part, keys, addresses, sizes, offsets, starts, status)
         return to_statuses(answers) if status else answers
 
     def exists(self, keys: Keys, *, namespace: Namespace | None = None) -> list[bool]:
@@ -320,9 +316,7 @@ class Pool:
         """Counters and sizes now. Takes the owner's mutex for a moment."""
         return stats_from_native(self.native.stats())
 
-    def locate(
-        self, keys: Keys, *, namespace: Where = None
-    ) -> list[tuple[int, int] | None]:
+    def locate(self, keys: Keys, *, namespace: Where = None) -> list[tuple[int, int] | None]:
         """A door for benchmarks: (address, nbytes) of each object in the arena, None where missing.
 
         Nothing holds the object there after the call.

@@ -133,7 +133,5 @@ class Session:
         if component is None and len(names) > 1:
             raise InvalidBatchError(f"component is needed; the namespace has {', '.join(names)}")
         part = 0 if component is None else self.namespace.component(component).part
-        answers = self._pool.get_session_ranges(
-            self._native, part, first, addresses, sizes, offsets, starts, status
-        )
+        answers = self._pool.get_session_ranges(self._native, part, first, addresses, sizes, offsets, starts, status)
         return to_statuses(answers) if status else answers

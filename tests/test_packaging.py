@@ -63,9 +63,7 @@ class Installed:
 def run(*command: str, cwd: Path) -> str:
     """Standard output; a failure shows everything that was printed."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, check=False, env=environment
-    )
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -184,8 +184,7 @@ def random_mapping(rng: random.Random) -> list[Fragment]:
         src[i], sizes[i] = src[i - 1], min(sizes[i - 1], sizes[i])
     borders = [rng.choice(src), rng.choice(dst)] if rng.random() < 0.5 else [0, 0]
     return [
-        Fragment(s, d, n, 1 + (s >= borders[0]), 1 + (d >= borders[1]))
-        for s, d, n in zip(src, dst, sizes, strict=True)
+        Fragment(s, d, n, 1 + (s >= borders[0]), 1 + (d >= borders[1])) for s, d, n in zip(src, dst, sizes, strict=True)
     ]
 
 

@@ -161,12 +161,13 @@ void CopyPool::release_helper(Helper& helper) {
   helper.state.store(Helper::kFree, std::memory_order_release);
 }
 
-void CopyPool::copy(const Run* runs, size_t n) {
+void CopyPool::copy(const Run* runs, size_t n, PhaseTimer* timer) {
   const uint64_t total_bytes = helper_count_ == 0 ? 0 : bytes_of(runs, n);
   const auto wanted =
       static_cast<unsigned>(std::min<uint64_t>(helper_count_, total_bytes / kMinBytesPerHelper));
   if (wanted == 0) {
     copier_.copy(runs, n);
+    if (timer != nullptr) timer->mark(Phase::kSubmit);
     return;
   }
   const WorkParts parts = split_work(runs, n, total_bytes, wanted + 1);
@@ -174,7 +175,9 @@ void CopyPool::copy(const Run* runs, size_t n) {
   Helper* claimed[kMaxHelpers];
   const unsigned count = claim_helpers(job, wanted, claimed);
   work_on(job);
+  if (timer != nullptr) timer->mark(Phase::kSubmit);
   for (unsigned i = 0; i < count; ++i) release_helper(*claimed[i]);
+  if (timer != nullptr) timer->mark(Phase::kWait);
 }
 
 }  // namespace umbp

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "host_copy.h"
+#include "phases.h"
 #include "planner.h"
 
 namespace umbp {
@@ -25,7 +26,8 @@ class CopyPool {
   CopyPool& operator=(const CopyPool&) = delete;
 
   // Copies all runs; returns when every byte is there, ordered before this thread's later stores.
-  void copy(const Run* runs, size_t n);
+  // `timer`, if given, is told the caller's own copies (submit) apart from its wait for helpers.
+  void copy(const Run* runs, size_t n, PhaseTimer* timer = nullptr);
 
   // For a forked child, where the helpers do not exist: forgets them (their bookkeeping leaks).
   // copy() then works alone, and destruction touches nothing.

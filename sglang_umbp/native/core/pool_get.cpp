@@ -111,8 +111,7 @@ void Pool::read_slice(std::span<const Hash128> keys, const Batch& batch, size_t 
   }
   builder.finish();
   timer.mark(Phase::kPlan);
-  copies_.copy(runs.data(), runs.size());
-  timer.mark(Phase::kSubmit);
+  copies_.copy(runs.data(), runs.size(), &timer);
   named.record_recency();
 }
 
@@ -147,8 +146,7 @@ void Pool::read_pinned(Session& session, size_t part, size_t first_page, size_t 
   }
   builder.finish();
   timer.mark(Phase::kPlan);
-  copies_.copy(runs.data(), runs.size());
-  timer.mark(Phase::kSubmit);
+  copies_.copy(runs.data(), runs.size(), &timer);
   session.ledger().add(totals);
 }
 

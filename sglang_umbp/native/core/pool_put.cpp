@@ -57,9 +57,8 @@ void Pool::store(std::vector<PutItem>& items, const Batch& batch, PhaseTimer& ti
     }
     builder.finish();
     timer.mark(Phase::kPlan);
-    copies_.copy(runs.data(), runs.size());
-    timer.mark(Phase::kSubmit);
-    over = owner().commit(items);
+    copies_.copy(runs.data(), runs.size(), &timer);
+      over = owner().commit(items);
     timer.mark(Phase::kCommit);
     if (!over) over = owner().await_busy(items, deadline);
     timer.mark(Phase::kWait);
