@@ -3,6 +3,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "errors.h"
 
@@ -63,13 +64,17 @@ void Owner::allocate(std::span<PutItem> items, const Deadline& deadline) {
   if (any(items, PutPhase::kPending)) make_room(lock, items, deadline);
 }
 
+// Who will not fit is decided before anything is taken: by the order of the batch, not by what is
+// free at this moment.
 void Owner::place_pending(std::span<PutItem> items, bool may_take) {
-  for (size_t i = 0; i < items.size(); ++i)
-    if (items[i].phase == PutPhase::kPending) place(items, i, may_take);
+  for (size_t i = 0; i < items.size(); ++i) place(items, i, false);
+  refuse_hopeless(items);
+  for (size_t i = 0; may_take && i < items.size(); ++i) place(items, i, true);
 }
 
 void Owner::place(std::span<PutItem> items, size_t index, bool may_take) {
   PutItem& item = items[index];
+  if (item.phase != PutPhase::kPending) return;
   if (item.nbytes > config_.capacity_bytes) return item.finish(Status::kTooLarge);
   const uint32_t handle = table_.find(item.hash);
   if (handle != kNoHandle)
@@ -112,19 +117,28 @@ bool Owner::try_take(PutItem& item) {
   return true;
 }
 
-// A batch never evicts its own members: what cannot fit beside them is refused at once.
+// A batch never evicts its own members: what cannot fit beside those before it is refused at once.
 void Owner::refuse_hopeless(std::span<PutItem> items) {
-  uint64_t own_bytes = 0;
-  uint64_t own_entries = 0;
+  uint64_t bytes = 0;
+  uint64_t entries = 0;
   for (const PutItem& item : items)
-    if (item.is_member()) {
-      own_bytes += item.nbytes;
-      ++own_entries;
+    if (item.is_member() || item.phase == PutPhase::kPending) {
+      bytes += item.nbytes;
+      ++entries;
     }
+  if (bytes <= config_.capacity_bytes && entries <= config_.entry_count) return;
+  std::unordered_set<Hash128, Hash128Hash> counted;  // a repeated key takes room once
+  bytes = 0;
+  for (const PutItem& item : items)
+    if (item.is_member() && counted.insert(item.hash).second) bytes += item.nbytes;
   for (PutItem& item : items) {
-    if (item.phase != PutPhase::kPending) continue;
-    if (own_bytes + item.nbytes > config_.capacity_bytes || own_entries >= config_.entry_count)
+    if (item.phase != PutPhase::kPending || counted.contains(item.hash)) continue;
+    if (bytes + item.nbytes > config_.capacity_bytes || counted.size() >= config_.entry_count) {
       item.finish(Status::kNoSpace);
+      continue;
+    }
+    counted.insert(item.hash);
+    bytes += item.nbytes;
   }
 }
 
@@ -137,12 +151,11 @@ void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> i
     uint64_t progress = 0;
     if (turn.has_come()) {
       place_pending(items, true);
-      refuse_hopeless(items);
       if (!any(items, PutPhase::kPending)) return;
       progress = space_.evict(missing(items, retired_before));
     }
+    if (progress != 0) continue;  // room was made: what it was made for gets it, however late
     if (deadline.passed()) break;
-    if (progress != 0) continue;
     changed_.wait_until(lock, deadline.within(pause));
     pause = std::min(pause * 2, kLongestPause);
   }
@@ -158,8 +171,9 @@ Space::Need Owner::missing(std::span<const PutItem> items, uint64_t retired_befo
   uint32_t wanted_entries = 0;
   uint64_t smallest = UINT64_MAX;
   const PutItem* first = nullptr;
+  std::unordered_set<Hash128, Hash128Hash> counted;
   for (const PutItem& item : items) {
-    if (item.phase != PutPhase::kPending) continue;
+    if (item.phase != PutPhase::kPending || !counted.insert(item.hash).second) continue;
     if (first == nullptr) first = &item;
     wanted_bytes += item.nbytes;
     wanted_entries += 1;
@@ -189,12 +203,12 @@ bool Owner::commit(std::span<PutItem> items) {
 
 bool Owner::end_if_over(std::span<PutItem> items) {
   if (any(items, PutPhase::kBusy) || any(items, PutPhase::kPending)) return false;
+  trim_to_watermark();
   for (PutItem& item : items) {
     if (item.is_protected) space_.unprotect(item.handle);
     item.is_protected = false;
     ++puts_by_status_[static_cast<size_t>(item.status)];
   }
-  trim_to_watermark();
   return true;
 }
 
@@ -216,6 +230,7 @@ void Owner::settle(std::span<PutItem> items, PutItem& item) {
         if (&first == &item) break;
         if (first.handle != item.handle || first.hash != item.hash) continue;
         const bool same = succeeded(first.status) && first.nbytes == item.nbytes;
+        if (same) space_.policy().touch(item.handle);
         return item.finish(same ? Status::kExists
                                 : succeeded(first.status) ? Status::kSizeMismatch : first.status);
       }
@@ -242,10 +257,13 @@ void Owner::await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
   }
   if (handle == kNoHandle)
     item.phase = PutPhase::kPending;
-  else if (table_.entry(handle).nbytes == item.nbytes)
-    item.finish(Status::kExists);
-  else
+  else if (table_.entry(handle).nbytes != item.nbytes)
     item.finish(Status::kSizeMismatch);
+  else {
+    item.handle = handle;
+    protect(item);  // this batch may still make room for others
+    item.finish(Status::kExists);
+  }
 }
 
 void Owner::abandon(std::span<PutItem> items) {

@@ -23,6 +23,7 @@ bool Session::try_drop() {
 
 void Session::close() {
   if (guard_.foreign()) return;  // a forked child: the names are its parent's
+  ended_.store(true, std::memory_order_release);
   users_.fetch_or(kClosed, std::memory_order_seq_cst);
   // A read lasts as long as its copy, and no new one starts: this ends.
   while (users_.load(std::memory_order_seq_cst) != kClosed)
