@@ -8,8 +8,9 @@
 namespace umbp {
 namespace {
 
-// Enough chunks to name every entry twice over, and a few for many short sessions.
-uint32_t chunk_count_for(uint32_t entry_count) { return 2 * (entry_count / kChunkHandles) + 256; }
+// Enough chunks to name every entry twice over, and thousands for short sessions, each of which
+// takes one whole. What is never used costs address space only.
+uint32_t chunk_count_for(uint32_t entry_count) { return 2 * (entry_count / kChunkHandles) + 4096; }
 
 Hash128 component_key(const Hash128& secret, std::string_view identity) {
   // A key of its own, so that no page hash can be mistaken for an identity.
