@@ -3,6 +3,8 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "errors.h"
 
@@ -59,22 +61,32 @@ bool Owner::any(std::span<const PutItem> items, PutPhase phase) {
 void Owner::allocate(std::span<PutItem> items, const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   space_.drain_recency();
-  place_pending(items, waiting_.empty());
+  // Those who wait for room come first; a batch whose objects are all there needs none. (One that has
+  // only some must not protect them while it queues: they may be what the first one waits for.)
+  if (waiting_.empty() || all_there(items)) place_pending(items);
   if (any(items, PutPhase::kPending)) make_room(lock, items, deadline);
 }
 
-void Owner::place_pending(std::span<PutItem> items, bool may_take) {
-  for (size_t i = 0; i < items.size(); ++i)
-    if (items[i].phase == PutPhase::kPending) place(items, i, may_take);
+bool Owner::all_there(std::span<const PutItem> items) const {
+  return std::all_of(items.begin(), items.end(), [this](const PutItem& item) {
+    if (item.phase != PutPhase::kPending) return true;
+    const uint32_t handle = table_.find(item.hash);
+    return handle != kNoHandle && table_.state(handle) == State::kLive;
+  });
 }
 
-void Owner::place(std::span<PutItem> items, size_t index, bool may_take) {
+void Owner::place_pending(std::span<PutItem> items) {
+  for (size_t i = 0; i < items.size(); ++i)
+    if (items[i].phase == PutPhase::kPending) place(items, i);
+}
+
+void Owner::place(std::span<PutItem> items, size_t index) {
   PutItem& item = items[index];
   if (item.nbytes > config_.capacity_bytes) return item.finish(Status::kTooLarge);
   const uint32_t handle = table_.find(item.hash);
   if (handle != kNoHandle)
     place_existing(items, index, handle);
-  else if (may_take)
+  else
     try_take(item);
 }
 
@@ -112,59 +124,79 @@ bool Owner::try_take(PutItem& item) {
   return true;
 }
 
+void Owner::unprotect(PutItem& item) {
+  if (item.is_protected) space_.unprotect(item.handle);
+  item.is_protected = false;
+}
+
+// The room that the batch's own objects take, each counted once.
+Owner::Room Owner::own_room(std::span<const PutItem> items) {
+  Room own;
+  std::set<uint32_t> counted;
+  for (const PutItem& item : items)
+    if (item.is_protected && counted.insert(item.handle).second) own.add(item.nbytes);
+  return own;
+}
+
+bool Owner::fits_beside(const Room& taken, const PutItem& item) const {
+  return taken.bytes + item.nbytes <= config_.capacity_bytes &&
+         taken.entries < config_.entry_count;
+}
+
 // A batch never evicts its own members: what cannot fit beside them is refused at once.
 void Owner::refuse_hopeless(std::span<PutItem> items) {
-  uint64_t own_bytes = 0;
-  uint64_t own_entries = 0;
-  for (const PutItem& item : items)
-    if (item.is_member()) {
-      own_bytes += item.nbytes;
-      ++own_entries;
-    }
-  for (PutItem& item : items) {
-    if (item.phase != PutPhase::kPending) continue;
-    if (own_bytes + item.nbytes > config_.capacity_bytes || own_entries >= config_.entry_count)
-      item.finish(Status::kNoSpace);
-  }
+  const Room own = own_room(items);
+  for (PutItem& item : items)
+    if (item.phase == PutPhase::kPending && !fits_beside(own, item)) item.finish(Status::kNoSpace);
 }
 
 void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> items,
                       const Deadline& deadline) {
   Turn turn(*this);
   auto pause = kFirstPause;
-  const uint64_t retired_before = space_.totals().retired_bytes;
+  uint64_t retired_before = space_.totals().retired_bytes;
   while (true) {
-    uint64_t progress = 0;
     if (turn.has_come()) {
-      place_pending(items, true);
+      place_pending(items);
       refuse_hopeless(items);
       if (!any(items, PutPhase::kPending)) return;
-      progress = space_.evict(missing(items, retired_before));
+      if (space_.evict(missing(items, retired_before)) != 0) continue;
     }
     if (deadline.passed()) break;
-    if (progress != 0) continue;
+    // What was on its way has not come: who names it may be stopped. Other victims must do.
+    if (pause == kLongestPause) retired_before = space_.totals().retired_bytes;
     changed_.wait_until(lock, deadline.within(pause));
     pause = std::min(pause * 2, kLongestPause);
   }
-  for (PutItem& item : items)
-    if (item.phase == PutPhase::kPending) item.finish(Status::kNoSpace);
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].phase != PutPhase::kPending) continue;
+    const uint32_t handle = table_.find(items[i].hash);
+    if (handle != kNoHandle)
+      place_existing(items, i, handle);
+    else
+      items[i].finish(Status::kNoSpace);
+  }
 }
 
-// What the pending items lack. Bytes that this batch already retired and that are only still named
-// count as on their way: they are not made up for by evicting more.
+// What the pending items lack, as far as they fit beside each other. Bytes that were retired
+// meanwhile and are only still named count as on their way: they are not made up for by evicting
+// more.
 Space::Need Owner::missing(std::span<const PutItem> items, uint64_t retired_before) const {
   Space::Need need;
-  uint64_t wanted_bytes = 0;
-  uint32_t wanted_entries = 0;
+  Room room = own_room(items);
+  const Room own = room;
   uint64_t smallest = UINT64_MAX;
   const PutItem* first = nullptr;
+  std::set<std::pair<uint64_t, uint64_t>> counted;
   for (const PutItem& item : items) {
-    if (item.phase != PutPhase::kPending) continue;
+    if (item.phase != PutPhase::kPending || !fits_beside(room, item)) continue;
+    if (!counted.insert({item.hash.low, item.hash.high}).second) continue;
     if (first == nullptr) first = &item;
-    wanted_bytes += item.nbytes;
-    wanted_entries += 1;
+    room.add(item.nbytes);
     smallest = std::min(smallest, item.nbytes);
   }
+  const uint64_t wanted_bytes = room.bytes - own.bytes;
+  const auto wanted_entries = static_cast<uint32_t>(room.entries - own.entries);
   const SpaceTotals& totals = space_.totals();
   const uint64_t free_bytes = config_.capacity_bytes - totals.used_bytes;
   const uint64_t coming =
@@ -189,12 +221,11 @@ bool Owner::commit(std::span<PutItem> items) {
 
 bool Owner::end_if_over(std::span<PutItem> items) {
   if (any(items, PutPhase::kBusy) || any(items, PutPhase::kPending)) return false;
+  trim_to_watermark();  // before the members lose their protection: every True can be read back
   for (PutItem& item : items) {
-    if (item.is_protected) space_.unprotect(item.handle);
-    item.is_protected = false;
+    unprotect(item);
     ++puts_by_status_[static_cast<size_t>(item.status)];
   }
-  trim_to_watermark();
   return true;
 }
 
@@ -202,6 +233,7 @@ void Owner::settle(std::span<PutItem> items, PutItem& item) {
   switch (item.phase) {
     case PutPhase::kNew:
       if (item.clears_before != clears_) {
+        unprotect(item);
         space_.abandon(item.handle);
         return item.finish(Status::kCleared);
       }
@@ -240,18 +272,21 @@ void Owner::await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
     changed_.wait_until(lock, deadline.at());
     handle = table_.find(item.hash);
   }
-  if (handle == kNoHandle)
+  if (handle == kNoHandle) {
     item.phase = PutPhase::kPending;
-  else if (table_.entry(handle).nbytes == item.nbytes)
+  } else if (table_.entry(handle).nbytes == item.nbytes) {
+    item.handle = handle;
+    protect(item);  // others of the batch may still have to make room
     item.finish(Status::kExists);
-  else
+  } else {
     item.finish(Status::kSizeMismatch);
+  }
 }
 
 void Owner::abandon(std::span<PutItem> items) {
   std::lock_guard lock(mutex_);
   for (PutItem& item : items) {
-    if (item.is_protected) space_.unprotect(item.handle);
+    unprotect(item);
     if (item.phase == PutPhase::kNew) space_.abandon(item.handle);
   }
   changed_.notify_all();
@@ -259,11 +294,14 @@ void Owner::abandon(std::span<PutItem> items) {
 
 void Owner::trim_to_watermark() {
   const auto capacity = static_cast<double>(config_.capacity_bytes);
-  const auto used = [&] { return static_cast<double>(space_.totals().used_bytes); };
-  if (config_.high_watermark <= 0 || used() <= config_.high_watermark * capacity) return;
-  const double target = config_.low_watermark * capacity;
-  while (used() > target &&
-         space_.evict({static_cast<uint64_t>(used() - target), 0, nullptr}) != 0) {
+  const auto low_bytes = static_cast<uint64_t>(config_.low_watermark * capacity);
+  const SpaceTotals& totals = space_.totals();
+  if (config_.high_watermark <= 0 ||
+      static_cast<double>(totals.used_bytes) <= config_.high_watermark * capacity)
+    return;
+  while (totals.used_bytes - totals.retired_bytes > low_bytes) {
+    const uint64_t excess = totals.used_bytes - totals.retired_bytes - low_bytes;
+    if (space_.evict({excess, 0, nullptr}) == 0) return;
   }
 }
 
