@@ -69,7 +69,12 @@ void Owner::allocate(std::span<PutItem> items, const Deadline& deadline) {
 void Owner::place_pending(std::span<PutItem> items, bool may_take) {
   for (size_t i = 0; i < items.size(); ++i) place(items, i, false);
   refuse_hopeless(items);
-  for (size_t i = 0; may_take && i < items.size(); ++i) place(items, i, true);
+  std::unordered_set<Hash128, Hash128Hash> waiting;  // keys whose first put has no room yet
+  for (size_t i = 0; may_take && i < items.size(); ++i) {
+    if (items[i].phase != PutPhase::kPending || waiting.contains(items[i].hash)) continue;
+    place(items, i, true);
+    if (items[i].phase == PutPhase::kPending) waiting.insert(items[i].hash);
+  }
 }
 
 void Owner::place(std::span<PutItem> items, size_t index, bool may_take) {
