@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -116,6 +115,8 @@ class Pool {
   void remove(std::span<const Component> components, std::span<const Hash128> digests,
               bool* removed);
   void clear();
+  // Waits until every stored object is where it will stay; in memory it is when put returns.
+  void flush();
   PoolStats stats();
 
   // Doors for tests and benchmarks. Address 0: not there.
@@ -129,6 +130,7 @@ class Pool {
 
   void start_reading(const IndexView& index, const ClientArea& area);
   Owner& owner();  // throws Error in an attached pool
+  void refuse_own_client(uint32_t id);
   size_t look_up(std::span<const Component> components, std::span<const Hash128> digests,
                  bool stop_at_missing, bool* found);
   // Batch: a LayoutBatch or a ListedBatch.
@@ -154,7 +156,8 @@ class Pool {
   RegionTable regions_;
   CopyPool copies_;
   Hash128 secret_;
-  std::optional<Owner> owner_;
+  std::unique_ptr<Owner> owner_;
+  uint32_t own_client_ = 0;
   std::vector<Mapping> attached_;
   std::unique_ptr<Reader> reader_;
   std::shared_ptr<SessionList> sessions_;
