@@ -21,7 +21,7 @@ class PoolSettings:
     """Payload the pool holds at most. The arena is larger by 1/32 and 64 bytes an index entry."""
     copy_threads: int = 2
     """Threads that copy one call, its caller included (1: no helpers)."""
-    nt_copy_min_bytes: int = 1024
+    nt_copy_min_bytes: int = 512
     """Copies of at least this size use non-temporal stores."""
     memory: str = "anonymous"
     """'anonymous', or 'memfd' for memory that another process can map."""

@@ -44,8 +44,6 @@ class Session : public std::enable_shared_from_this<Session> {
   // Whether the list let go of it to make room for another (droppable sessions only). The keys
   // remain, so that a read can look its objects up anew.
   bool dropped() const { return dropped_.load(std::memory_order_acquire); }
-  // Whether its user is through with it; a dropped session may not have been closed yet.
-  bool ended() const { return ended_.load(std::memory_order_acquire); }
   std::span<const Hash128> keys() const { return keys_; }
   ReadLedger& ledger() { return ledger_; }
 
