@@ -60,13 +60,14 @@ bool Owner::any(std::span<const PutItem> items, PutPhase phase) {
 void Owner::allocate(std::span<PutItem> items, const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   space_.drain_recency();
-  // Those who wait for room come first; a batch whose objects are all there (or too large) needs none. (One that has
-  // only some must not protect them while it queues: they may be what the first one waits for.)
-  if (waiting_.empty() || none_needs_room(items)) place_pending(items);
+  // Those who wait for room come first; a batch of objects that are there, or too large, needs none.
+  // (One that has only some must not protect them while it queues: they may be what the first one
+  // waits for.)
+  if (waiting_.empty() || needs_no_room(items)) place_pending(items);
   if (any(items, PutPhase::kPending)) make_room(lock, items, deadline);
 }
 
-bool Owner::none_needs_room(std::span<const PutItem> items) const {
+bool Owner::needs_no_room(std::span<const PutItem> items) const {
   return std::all_of(items.begin(), items.end(), [this](const PutItem& item) {
     if (item.phase != PutPhase::kPending || item.nbytes > config_.capacity_bytes) return true;
     const uint32_t handle = table_.find(item.hash);

@@ -84,7 +84,7 @@ class Owner {
   bool try_take(PutItem& item);
   void protect(PutItem& item);
   void unprotect(PutItem& item);
-  bool none_needs_room(std::span<const PutItem> items) const;
+  bool needs_no_room(std::span<const PutItem> items) const;
   void refuse_hopeless(std::span<PutItem> items);
   void make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> items,
                  const Deadline& deadline);
