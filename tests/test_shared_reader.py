@@ -163,9 +163,7 @@ def make_shared() -> Iterator[MakeShared]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("readers", [1, 2])
-def test_a_second_process_reads_right_bytes_while_the_first_recycles(
-    make_shared, readers, soak_scale, soak_report
-):
+def test_a_second_process_reads_right_bytes_while_the_first_recycles(make_shared, readers, soak_scale, soak_report):
     nbytes, objects = 64 << 10, 24
     shared = make_shared(objects, nbytes)
     pool = shared.pool
