@@ -3,8 +3,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
-#include <set>
-#include <utility>
+#include <unordered_set>
 
 #include "errors.h"
 
@@ -61,32 +60,42 @@ bool Owner::any(std::span<const PutItem> items, PutPhase phase) {
 void Owner::allocate(std::span<PutItem> items, const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   space_.drain_recency();
-  // Those who wait for room come first; a batch whose objects are all there needs none. (One that has
-  // only some must not protect them while it queues: they may be what the first one waits for.)
-  if (waiting_.empty() || all_there(items)) place_pending(items);
+  // Those who wait for room come first; a batch of objects that are there, or too large, needs none.
+  // (One that has only some must not protect them while it queues: they may be what the first one
+  // waits for.)
+  if (waiting_.empty() || needs_no_room(items)) place_pending(items);
   if (any(items, PutPhase::kPending)) make_room(lock, items, deadline);
 }
 
-bool Owner::all_there(std::span<const PutItem> items) const {
+bool Owner::needs_no_room(std::span<const PutItem> items) const {
   return std::all_of(items.begin(), items.end(), [this](const PutItem& item) {
-    if (item.phase != PutPhase::kPending) return true;
+    if (item.phase != PutPhase::kPending || item.nbytes > config_.capacity_bytes) return true;
     const uint32_t handle = table_.find(item.hash);
     return handle != kNoHandle && table_.state(handle) == State::kLive;
   });
 }
 
+// Who will not fit is decided before anything is taken: by the order of the batch, not by what is
+// free at this moment.
 void Owner::place_pending(std::span<PutItem> items) {
-  for (size_t i = 0; i < items.size(); ++i)
-    if (items[i].phase == PutPhase::kPending) place(items, i);
+  for (size_t i = 0; i < items.size(); ++i) place(items, i, false);
+  refuse_hopeless(items);
+  std::unordered_set<Hash128, Hash128Hash> waiting;  // keys whose first put has no room yet
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].phase != PutPhase::kPending || waiting.contains(items[i].hash)) continue;
+    place(items, i, true);
+    if (items[i].phase == PutPhase::kPending) waiting.insert(items[i].hash);
+  }
 }
 
-void Owner::place(std::span<PutItem> items, size_t index) {
+void Owner::place(std::span<PutItem> items, size_t index, bool may_take) {
   PutItem& item = items[index];
+  if (item.phase != PutPhase::kPending) return;
   if (item.nbytes > config_.capacity_bytes) return item.finish(Status::kTooLarge);
   const uint32_t handle = table_.find(item.hash);
   if (handle != kNoHandle)
     place_existing(items, index, handle);
-  else
+  else if (may_take)
     try_take(item);
 }
 
@@ -113,6 +122,11 @@ void Owner::protect(PutItem& item) {
   item.is_protected = true;
 }
 
+void Owner::unprotect(PutItem& item) {
+  if (item.is_protected) space_.unprotect(item.handle);
+  item.is_protected = false;
+}
+
 bool Owner::try_take(PutItem& item) {
   item.handle = space_.take(item.hash, item.component, item.key, item.nbytes);
   if (item.handle == kNoHandle) return false;
@@ -124,30 +138,29 @@ bool Owner::try_take(PutItem& item) {
   return true;
 }
 
-void Owner::unprotect(PutItem& item) {
-  if (item.is_protected) space_.unprotect(item.handle);
-  item.is_protected = false;
-}
-
-// The room that the batch's own objects take, each counted once.
-Owner::Room Owner::own_room(std::span<const PutItem> items) {
-  Room own;
-  std::set<uint32_t> counted;
-  for (const PutItem& item : items)
-    if (item.is_protected && counted.insert(item.handle).second) own.add(item.nbytes);
-  return own;
-}
-
-bool Owner::fits_beside(const Room& taken, const PutItem& item) const {
-  return taken.bytes + item.nbytes <= config_.capacity_bytes &&
-         taken.entries < config_.entry_count;
-}
-
-// A batch never evicts its own members: what cannot fit beside them is refused at once.
+// A batch never evicts its own members: what cannot fit beside those before it is refused at once.
 void Owner::refuse_hopeless(std::span<PutItem> items) {
-  const Room own = own_room(items);
-  for (PutItem& item : items)
-    if (item.phase == PutPhase::kPending && !fits_beside(own, item)) item.finish(Status::kNoSpace);
+  uint64_t bytes = 0;
+  uint64_t entries = 0;
+  for (const PutItem& item : items)
+    if (item.is_member() || item.phase == PutPhase::kPending) {
+      bytes += item.nbytes;
+      ++entries;
+    }
+  if (bytes <= config_.capacity_bytes && entries <= config_.entry_count) return;
+  std::unordered_set<Hash128, Hash128Hash> counted;  // a repeated key takes room once
+  bytes = 0;
+  for (const PutItem& item : items)
+    if (item.is_member() && counted.insert(item.hash).second) bytes += item.nbytes;
+  for (PutItem& item : items) {
+    if (item.phase != PutPhase::kPending || counted.contains(item.hash)) continue;
+    if (bytes + item.nbytes > config_.capacity_bytes || counted.size() >= config_.entry_count) {
+      item.finish(Status::kNoSpace);
+      continue;
+    }
+    counted.insert(item.hash);
+    bytes += item.nbytes;
+  }
 }
 
 void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> items,
@@ -158,8 +171,8 @@ void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> i
   while (true) {
     if (turn.has_come()) {
       place_pending(items);
-      refuse_hopeless(items);
       if (!any(items, PutPhase::kPending)) return;
+      // Room that was made goes to those it was made for, however late it is.
       if (space_.evict(missing(items, retired_before)) != 0) continue;
     }
     if (deadline.passed()) break;
@@ -168,35 +181,27 @@ void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> i
     changed_.wait_until(lock, deadline.within(pause));
     pause = std::min(pause * 2, kLongestPause);
   }
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (items[i].phase != PutPhase::kPending) continue;
-    const uint32_t handle = table_.find(items[i].hash);
-    if (handle != kNoHandle)
-      place_existing(items, i, handle);
-    else
-      items[i].finish(Status::kNoSpace);
-  }
+  for (size_t i = 0; i < items.size(); ++i) place(items, i, false);
+  for (PutItem& item : items)
+    if (item.phase == PutPhase::kPending) item.finish(Status::kNoSpace);
 }
 
-// What the pending items lack, as far as they fit beside each other. Bytes that were retired
-// meanwhile and are only still named count as on their way: they are not made up for by evicting
-// more.
+// What the pending items lack. Bytes that this batch already retired and that are only still named
+// count as on their way: they are not made up for by evicting more.
 Space::Need Owner::missing(std::span<const PutItem> items, uint64_t retired_before) const {
   Space::Need need;
-  Room room = own_room(items);
-  const Room own = room;
+  uint64_t wanted_bytes = 0;
+  uint32_t wanted_entries = 0;
   uint64_t smallest = UINT64_MAX;
   const PutItem* first = nullptr;
-  std::set<std::pair<uint64_t, uint64_t>> counted;
+  std::unordered_set<Hash128, Hash128Hash> counted;
   for (const PutItem& item : items) {
-    if (item.phase != PutPhase::kPending || !fits_beside(room, item)) continue;
-    if (!counted.insert({item.hash.low, item.hash.high}).second) continue;
+    if (item.phase != PutPhase::kPending || !counted.insert(item.hash).second) continue;
     if (first == nullptr) first = &item;
-    room.add(item.nbytes);
+    wanted_bytes += item.nbytes;
+    wanted_entries += 1;
     smallest = std::min(smallest, item.nbytes);
   }
-  const uint64_t wanted_bytes = room.bytes - own.bytes;
-  const auto wanted_entries = static_cast<uint32_t>(room.entries - own.entries);
   const SpaceTotals& totals = space_.totals();
   const uint64_t free_bytes = config_.capacity_bytes - totals.used_bytes;
   const uint64_t coming =
@@ -248,6 +253,7 @@ void Owner::settle(std::span<PutItem> items, PutItem& item) {
         if (&first == &item) break;
         if (first.handle != item.handle || first.hash != item.hash) continue;
         const bool same = succeeded(first.status) && first.nbytes == item.nbytes;
+        if (same) space_.policy().touch(item.handle);
         return item.finish(same ? Status::kExists
                                 : succeeded(first.status) ? Status::kSizeMismatch : first.status);
       }
@@ -274,12 +280,12 @@ void Owner::await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
   }
   if (handle == kNoHandle) {
     item.phase = PutPhase::kPending;
-  } else if (table_.entry(handle).nbytes == item.nbytes) {
-    item.handle = handle;
-    protect(item);  // others of the batch may still have to make room
-    item.finish(Status::kExists);
-  } else {
+  } else if (table_.entry(handle).nbytes != item.nbytes) {
     item.finish(Status::kSizeMismatch);
+  } else {
+    item.handle = handle;
+    protect(item);  // this batch may still make room for others
+    item.finish(Status::kExists);
   }
 }
 
@@ -294,14 +300,11 @@ void Owner::abandon(std::span<PutItem> items) {
 
 void Owner::trim_to_watermark() {
   const auto capacity = static_cast<double>(config_.capacity_bytes);
-  const auto low_bytes = static_cast<uint64_t>(config_.low_watermark * capacity);
-  const SpaceTotals& totals = space_.totals();
-  if (config_.high_watermark <= 0 ||
-      static_cast<double>(totals.used_bytes) <= config_.high_watermark * capacity)
-    return;
-  while (totals.used_bytes - totals.retired_bytes > low_bytes) {
-    const uint64_t excess = totals.used_bytes - totals.retired_bytes - low_bytes;
-    if (space_.evict({excess, 0, nullptr}) == 0) return;
+  const auto used = [&] { return static_cast<double>(space_.totals().used_bytes); };
+  if (config_.high_watermark <= 0 || used() <= config_.high_watermark * capacity) return;
+  const double target = config_.low_watermark * capacity;
+  while (used() > target &&
+         space_.evict({static_cast<uint64_t>(used() - target), 0, nullptr}) != 0) {
   }
 }
 

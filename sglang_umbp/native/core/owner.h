@@ -78,24 +78,13 @@ class Owner {
   // First come, first served among the puts that wait for room.
   class Turn;
 
-  struct Room {
-    uint64_t bytes = 0;
-    uint64_t entries = 0;
-    void add(uint64_t nbytes) {
-      bytes += nbytes;
-      ++entries;
-    }
-  };
-
   void place_pending(std::span<PutItem> items);
-  void place(std::span<PutItem> items, size_t index);
+  void place(std::span<PutItem> items, size_t index, bool may_take);
   void place_existing(std::span<PutItem> items, size_t index, uint32_t handle);
   bool try_take(PutItem& item);
   void protect(PutItem& item);
   void unprotect(PutItem& item);
-  bool all_there(std::span<const PutItem> items) const;
-  static Room own_room(std::span<const PutItem> items);
-  bool fits_beside(const Room& taken, const PutItem& item) const;
+  bool needs_no_room(std::span<const PutItem> items) const;
   void refuse_hopeless(std::span<PutItem> items);
   void make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> items,
                  const Deadline& deadline);

@@ -27,7 +27,7 @@ namespace umbp {
 
 struct PoolConfig {
   OwnerConfig owner;
-  uint64_t nt_copy_min_bytes = 1024;
+  uint64_t nt_copy_min_bytes = 512;
   unsigned copy_threads = 2;
   std::string copy_isa = "auto";
   uint64_t session_quota_bytes = 0;

@@ -93,6 +93,7 @@ void Pool::read_slice(std::span<const Hash128> keys, const Batch& batch, size_t 
     return;
   }
   NamedBatch named(*reader_, slot, keys);
+  named.totals().calls = first_item == 0 ? 1 : 0;  // one a get, whatever its slices
   timer.mark(Phase::kResolve);
   std::vector<Run>& runs = runs_of_this_thread();
   RunBuilder builder(runs);

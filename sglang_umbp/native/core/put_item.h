@@ -31,7 +31,13 @@ struct PutItem {
   uint64_t generation = 0;
   uint64_t offset = 0;  // in the arena, once kNew
   uint64_t clears_before = 0;  // a clear() after allocation dooms the put
-  bool is_protected = false;   // a member of the batch: no victim while it lasts
+  bool is_protected = false;  // no victim while the batch lasts
+
+  // Whether it takes room that this batch must not take back from itself.
+  bool is_member() const {
+    return phase == PutPhase::kNew || phase == PutPhase::kPresent ||
+           (phase == PutPhase::kDone && succeeded(status));
+  }
 
   void finish(Status answer) {
     phase = PutPhase::kDone;

@@ -29,7 +29,6 @@ void Reader::record_recency(int slot, std::span<const uint32_t> handles) {
 
 NamedBatch::NamedBatch(Reader& reader, int slot, std::span<const Hash128> keys)
     : reader_(reader), slot_(slot), count_(static_cast<uint32_t>(keys.size())) {
-  totals_.calls = 1;
   ReadProtocol<>::publish(reader_.index(), reader_.slot_list(slot_), keys.data(), count_, handles_);
 }
 
