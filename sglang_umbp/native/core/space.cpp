@@ -34,8 +34,15 @@ uint32_t Space::take(const Hash128& hash, uint32_t component, std::string_view k
     return kNoHandle;
   const auto offset = extents_.take(nbytes);
   if (!offset) return kNoHandle;
+  uint32_t handle;
+  try {
+    handle = table_.take(hash, component, key, *offset, nbytes);
+  } catch (...) {  // no memory for the owner's copy of the key
+    extents_.give_back(*offset, nbytes);
+    throw;
+  }
   totals_.used_bytes += nbytes;
-  return table_.take(hash, component, key, *offset, nbytes);
+  return handle;
 }
 
 void Space::make_live(uint32_t handle) {
