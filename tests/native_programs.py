@@ -25,7 +25,7 @@ FLAGS = {
 }
 """Flags by the name of what the program is to be compiled for."""
 
-COMMON_FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-pthread", "-DNDEBUG")
+COMMON_FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-pthread", "-DNDEBUG")
 COMPILE_TIMEOUT_S = 240
 
 

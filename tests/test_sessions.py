@@ -241,7 +241,8 @@ def test_sessions_that_found_nothing_take_no_room_from_others(make_pool, firm):
     pool = make_pool(8)
     rows = Rows(pool, 4, OBJECT)
     rows.put_all(["here"])
-    empty = [pool.pin(names("absent", 2_000), firm=firm) for _ in range(6_000)]
+    absent = names("absent", 1_100)  # what two chunks name
+    empty = [pool.pin(absent, firm=firm) for _ in range(2_500)]
     session = pool.pin(["here"], firm=firm)
     assert session.hits == [True]
     assert rows.read(session, ["here"]) == [True]
