@@ -161,19 +161,23 @@ class Pool:
 
     @overload
     def put_pages(
-        self, layout: PageLayout, hashes: Keys, rows: Any, *, status: Literal[False] = False
+        self, layout: PageLayout, hashes: Keys, rows: Any, *, depth: int | None = None, status: Literal[False] = False
     ) -> list[bool]: ...
     @overload
-    def put_pages(self, layout: PageLayout, hashes: Keys, rows: Any, *, status: Literal[True]) -> list[Status]: ...
     def put_pages(
-        self, layout: PageLayout, hashes: Keys, rows: Any, *, status: bool = False
+        self, layout: PageLayout, hashes: Keys, rows: Any, *, depth: int | None = None, status: Literal[True]
+    ) -> list[Status]: ...
+    def put_pages(
+        self, layout: PageLayout, hashes: Keys, rows: Any, *, depth: int | None = None, status: bool = False
     ) -> list[bool] | list[Status]:
         """Stores the component's object of each page hash from the layout's rows (integers, one a page).
 
         A key that is there with the same size succeeds without a copy. Admission evicts, but never a
-        member of this batch: what does not fit fails alone. The rows may be reused on return.
+        member of this batch: what does not fit fails alone. The rows may be reused on return. depth: the
+        pages are consecutive pages of one prefix, and so many come before the first; policy 'depth_lru'
+        uses it.
         """
-        answers = self._open.put_pages(layout.native, hashes, rows, status)
+        answers = self._open.put_pages(layout.native, hashes, rows, depth, status)
         return to_statuses(answers) if status else answers
 
     @overload

@@ -1,4 +1,5 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -37,14 +38,14 @@ nb::list get_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
 }
 
 nb::list put_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
-                   nb::handle row_array, bool as_status) {
+                   nb::handle row_array, std::optional<uint32_t> depth, bool as_status) {
   const HeldKeys keys(pool, hashes);
   const Rows rows(row_array);
   Answers answers(keys.size());
   {
     const nb::gil_scoped_release no_gil;
     pool.put_pages(layout.component, layout.layout, keys.digests(), keys.views(), rows.span(),
-                   answers.data());
+                   depth, answers.data());
   }
   return to_answers(answers, as_status);
 }
@@ -324,7 +325,8 @@ void bind_pool(nb::module_& m) {
       .def("components", &make_components, nb::arg("identities"))
       .def("get_pages", &get_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"), nb::arg("first"), nb::arg("last"),
            nb::arg("as_status"))
-      .def("put_pages", &put_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"), nb::arg("as_status"))
+      .def("put_pages", &put_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"),
+           nb::arg("depth").none(), nb::arg("as_status"))
       .def("get_session_pages", &get_session_pages, nb::arg("session"), nb::arg("first_page"),
            nb::arg("layout"), nb::arg("rows"), nb::arg("first"),
            nb::arg("last"), nb::arg("as_status"))
