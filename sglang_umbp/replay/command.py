@@ -43,6 +43,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     add("--layer-group", type=number(1, 4096), default=8, help="logical layers [%(default)s]")
     add("--verify", action="store_true", help="compare every restored page byte by byte")
     add("--json", type=arguments.output_file, metavar="FILE", help="write the figures here")
+    add("--policy", choices=("lru", "depth_lru"), default="lru", help="order of eviction [%(default)s]")
     add("--seed", type=number(0, 1 << 32), default=1, help=seed_help)
     parser.set_defaults(run=run)
 
@@ -52,7 +53,9 @@ def run(parsed: argparse.Namespace) -> int:
     wrong.
     """
     requests = load_requests(parsed.trace, parsed.requests, parsed.seed)
-    options = ReplayOptions(parsed.pools, parsed.capacity_pages, parsed.layer_group, parsed.verify, parsed.seed)
+    options = ReplayOptions(
+        parsed.pools, parsed.capacity_pages, parsed.layer_group, parsed.verify, parsed.seed, parsed.policy
+    )
     report, counts = replay(requests, options)
     print(render(report))
     if parsed.json is not None:

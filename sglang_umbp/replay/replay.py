@@ -27,6 +27,7 @@ class ReplayOptions:
     group_layers: int
     verify: bool
     seed: int
+    policy: str = "lru"
 
     @property
     def page_nbytes(self) -> int:
@@ -78,7 +79,9 @@ class Replay:
         capacity_nbytes = options.capacity_pages * options.page_nbytes
         self.rows = PageRows(options.pools, options.chunk_pages, options.seed)
         # One session at a time: it may hold all there is, or small pools would cut its hits.
-        settings = PoolSettings.from_env(capacity_bytes=capacity_nbytes, session_quota_bytes=capacity_nbytes)
+        settings = PoolSettings.from_env(
+            capacity_bytes=capacity_nbytes, session_quota_bytes=capacity_nbytes, policy=options.policy
+        )
         self.pool = Pool(settings).open()
         try:
             self._attach(self.pool)
@@ -110,7 +113,7 @@ class Replay:
         self.counts.requests += 1
         self.counts.blocks += len(blocks)
         self.counts.hit_blocks += hits
-        self._put_rest(blocks[hits:])
+        self._put_rest(blocks[hits:], hits)
 
     def _restore_hits(self, blocks: Sequence[int], hashes: Sequence[str]) -> int:
         """Number of leading blocks that were found, pinned and restored."""
@@ -144,10 +147,10 @@ class Replay:
                 self.counts.ttfl_us.append((perf_counter_ns() - start_ns) / 1e3)
         return count_failed(results)
 
-    def _put_rest(self, blocks: Sequence[int]) -> None:
+    def _put_rest(self, blocks: Sequence[int], depth: int) -> None:
         for first in range(0, len(blocks), self._options.chunk_pages):
             chunk = blocks[first : first + self._options.chunk_pages]
             rows, hashes = self.rows.pick(len(chunk)), self._hashes.of(chunk)
             self.rows.fill(rows, chunk)
-            results = [self.pool.put_pages(layout, hashes, rows) for layout in self.layouts]
+            results = [self.pool.put_pages(layout, hashes, rows, depth=depth + first) for layout in self.layouts]
             self.counts.failed_puts += count_failed(results)

@@ -3,6 +3,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "errors.h"
@@ -50,7 +51,8 @@ Owner::Owner(const OwnerConfig& config)
       arena_("arena", arena_bytes_for(config), config.memory),
       table_(config.entry_count, arena_.nbytes(), random_secret(), config.memory),
       space_(table_, clients_, make_policy(config.policy, config.entry_count),
-             config.capacity_bytes, arena_.nbytes()) {}
+             config.capacity_bytes, arena_.nbytes()),
+      fillers_(config.entry_count, nullptr) {}
 
 bool Owner::any(std::span<const PutItem> items, PutPhase phase) {
   return std::any_of(items.begin(), items.end(),
@@ -96,7 +98,7 @@ void Owner::place(std::span<PutItem> items, size_t index, bool may_take) {
   if (handle != kNoHandle)
     place_existing(items, index, handle);
   else if (may_take)
-    try_take(item);
+    try_take(items, index);
 }
 
 void Owner::place_existing(std::span<PutItem> items, size_t index, uint32_t handle) {
@@ -110,10 +112,7 @@ void Owner::place_existing(std::span<PutItem> items, size_t index, uint32_t hand
     protect(item);
     return space_.policy().touch(handle);
   }
-  const bool ours = std::any_of(items.begin(), items.end(), [&](const PutItem& other) {
-    return other.phase == PutPhase::kNew && other.handle == handle;
-  });
-  item.phase = ours ? PutPhase::kDuplicate : PutPhase::kBusy;
+  item.phase = fillers_[handle] == items.data() ? PutPhase::kDuplicate : PutPhase::kBusy;
 }
 
 void Owner::protect(PutItem& item) {
@@ -127,13 +126,15 @@ void Owner::unprotect(PutItem& item) {
   item.is_protected = false;
 }
 
-bool Owner::try_take(PutItem& item) {
+bool Owner::try_take(std::span<PutItem> items, size_t index) {
+  PutItem& item = items[index];
   item.handle = space_.take(item.hash, item.component, item.key, item.nbytes);
   if (item.handle == kNoHandle) return false;
   item.phase = PutPhase::kNew;
   item.generation = table_.generation(item.handle);
   item.offset = table_.entry(item.handle).offset;
   item.clears_before = clears_;
+  fillers_[item.handle] = items.data();
   protect(item);
   return true;
 }
@@ -218,7 +219,16 @@ Space::Need Owner::missing(std::span<const PutItem> items, uint64_t retired_befo
 
 bool Owner::commit(std::span<PutItem> items) {
   std::lock_guard lock(mutex_);
-  for (PutItem& item : items) settle(items, item);
+  std::unordered_map<uint32_t, const PutItem*> firsts;  // of keys that stand twice
+  const bool repeated = any(items, PutPhase::kDuplicate);
+  for (PutItem& item : items) {  // in order: the order of use is the order of the batch
+    if (item.phase == PutPhase::kDuplicate) {
+      settle_duplicate(item, *firsts.at(item.handle));
+    } else {
+      if (repeated && item.phase == PutPhase::kNew) firsts.emplace(item.handle, &item);
+      settle(item);
+    }
+  }
   const bool over = end_if_over(items);
   changed_.notify_all();
   return over;
@@ -234,33 +244,27 @@ bool Owner::end_if_over(std::span<PutItem> items) {
   return true;
 }
 
-void Owner::settle(std::span<PutItem> items, PutItem& item) {
-  switch (item.phase) {
-    case PutPhase::kNew:
-      if (item.clears_before != clears_) {
-        unprotect(item);
-        space_.abandon(item.handle);
-        return item.finish(Status::kCleared);
-      }
-      space_.make_live(item.handle, item.depth);
-      stored_bytes_ += item.nbytes;
-      return item.finish(Status::kOk);
-    case PutPhase::kPresent:
-      space_.policy().touch(item.handle);  // again: the order of use is the order of the batch
-      return item.finish(Status::kExists);
-    case PutPhase::kDuplicate:
-      for (const PutItem& first : items) {
-        if (&first == &item) break;
-        if (first.handle != item.handle || first.hash != item.hash) continue;
-        const bool same = succeeded(first.status) && first.nbytes == item.nbytes;
-        if (same) space_.policy().touch(item.handle);
-        return item.finish(same ? Status::kExists
-                                : succeeded(first.status) ? Status::kSizeMismatch : first.status);
-      }
-      return item.finish(Status::kBusy);
-    default:
-      return;
+void Owner::settle(PutItem& item) {
+  if (item.phase == PutPhase::kPresent) {
+    space_.policy().touch(item.handle);
+    item.finish(Status::kExists);
+  } else if (item.phase == PutPhase::kNew && item.clears_before == clears_) {
+    space_.make_live(item.handle, item.depth);
+    stored_bytes_ += item.nbytes;
+    item.finish(Status::kOk);
+  } else if (item.phase == PutPhase::kNew) {
+    unprotect(item);
+    space_.abandon(item.handle);
+    item.finish(Status::kCleared);
   }
+}
+
+// The first of a batch wins; what follows finds the object there, or shares its fate.
+void Owner::settle_duplicate(PutItem& item, const PutItem& first) {
+  if (!succeeded(first.status)) return item.finish(first.status);
+  if (first.nbytes != item.nbytes) return item.finish(Status::kSizeMismatch);
+  space_.policy().touch(item.handle);
+  item.finish(Status::kExists);
 }
 
 bool Owner::await_busy(std::span<PutItem> items, const Deadline& deadline) {
@@ -300,7 +304,10 @@ void Owner::abandon(std::span<PutItem> items) {
 
 void Owner::trim_to_watermark() {
   const auto capacity = static_cast<double>(config_.capacity_bytes);
-  const auto used = [&] { return static_cast<double>(space_.totals().used_bytes); };
+  // What is retired and still named is on its way out: it is not made up for by evicting more.
+  const auto used = [&] {
+    return static_cast<double>(space_.totals().used_bytes - space_.totals().retired_bytes);
+  };
   if (config_.high_watermark <= 0 || used() <= config_.high_watermark * capacity) return;
   const double target = config_.low_watermark * capacity;
   while (used() > target &&

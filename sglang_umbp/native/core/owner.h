@@ -81,7 +81,7 @@ class Owner {
   void place_pending(std::span<PutItem> items);
   void place(std::span<PutItem> items, size_t index, bool may_take);
   void place_existing(std::span<PutItem> items, size_t index, uint32_t handle);
-  bool try_take(PutItem& item);
+  bool try_take(std::span<PutItem> items, size_t index);
   void protect(PutItem& item);
   void unprotect(PutItem& item);
   bool needs_no_room(std::span<const PutItem> items) const;
@@ -89,7 +89,8 @@ class Owner {
   void make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> items,
                  const Deadline& deadline);
   Space::Need missing(std::span<const PutItem> items, uint64_t retired_before) const;
-  void settle(std::span<PutItem> items, PutItem& item);
+  void settle(PutItem& item);
+  void settle_duplicate(PutItem& item, const PutItem& first);
   bool end_if_over(std::span<PutItem> items);
   void await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
                        const Deadline& deadline);
@@ -103,6 +104,7 @@ class Owner {
   ObjectTable table_;
   ClientList clients_;
   Space space_;
+  std::vector<const PutItem*> fillers_;  // which batch fills a FILLING entry
   uint64_t clears_ = 0;
   std::deque<uint64_t> waiting_;
   uint64_t next_ticket_ = 0;

@@ -76,7 +76,8 @@ void Space::retire(uint32_t handle) {
 uint64_t Space::evict(const Need& need) {
   uint64_t progress = release_unnamed();
   if (progress != 0) return progress;
-  const bool dear = last_pass_ > kCheapPass;
+  // Both of the last two: one alone may have been interrupted.
+  const bool dear = std::min(passes_took_[0], passes_took_[1]) > kCheapPass;
   const uint64_t bytes = dear ? std::max(need.bytes, capacity_bytes_ / kQuantumDivisor) : need.bytes;
   if (need.crowded != nullptr) progress += retire_in_buckets(*need.crowded);
   if (need.extent != 0) progress += retire_neighbours(need.extent);
@@ -109,7 +110,7 @@ void Space::pass() {
   clients_.for_each_named([this](uint32_t handle) {
     if (handle < named_.size()) named_[handle] = pass_number_;
   });
-  last_pass_ = std::chrono::steady_clock::now() - start;
+  passes_took_ = {passes_took_[1], std::chrono::steady_clock::now() - start};
 }
 
 bool Space::may_evict(uint32_t handle) const {

@@ -1,6 +1,7 @@
 // Room in the arena: capacity, extents, victims, and the passes that prove memory unnamed.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -80,7 +81,7 @@ class Space {
   std::vector<uint32_t> named_;     // pass number in which the handle was last seen named
   std::vector<uint32_t> protects_;
   uint32_t pass_number_ = 0;
-  std::chrono::nanoseconds last_pass_{0};
+  std::array<std::chrono::nanoseconds, 2> passes_took_{};  // the one before the last, and the last
 };
 
 }  // namespace umbp
