@@ -15,6 +15,7 @@
 
 #include "copy_pool.h"
 #include "fork_guard.h"
+#include "log2_histogram.h"
 #include "owner.h"
 #include "page_layout.h"
 #include "phases.h"
@@ -36,6 +37,7 @@ struct PoolConfig {
   bool strict_registration = true;
   bool exists_refreshes = false;
   bool call_debug = false;
+  bool latency_histograms = false;
 };
 
 // One component of a namespace: pages of the same hash are different objects in each component.
@@ -54,6 +56,10 @@ struct PoolStats {
   std::string copy_isa;
   PhaseTotals::Snapshot gets;
   PhaseTotals::Snapshot puts;
+  Log2Histogram::Snapshot get_latency;
+  Log2Histogram::Snapshot put_latency;
+  Log2Histogram::Snapshot exists_latency;
+  Log2Histogram::Snapshot pin_latency;
 };
 
 // The descriptors by which another process maps an owner's memory, and its own client area.
@@ -117,6 +123,9 @@ class Pool {
               bool* removed);
   void clear();
   PoolStats stats();
+  // As of the last put that ended: see Owner. Never throws.
+  uint64_t troubles() const { return troubles_.load(std::memory_order_relaxed); }
+  std::vector<NamedBytes> named_bytes();
 
   // Doors for tests and benchmarks. Address 0: not there.
   std::pair<uint64_t, uint64_t> locate(const Component& component, const Hash128& digest);
@@ -129,6 +138,9 @@ class Pool {
 
   void start_reading(const IndexView& index, const ClientArea& area);
   Owner& owner();  // throws Error in an attached pool
+  Log2Histogram* latency_of(Log2Histogram& histogram) {
+    return config_.latency_histograms ? &histogram : nullptr;
+  }
   size_t look_up(std::span<const Component> components, std::span<const Hash128> digests,
                  bool stop_at_missing, bool* found);
   // Batch: a LayoutBatch or a ListedBatch.
@@ -160,8 +172,12 @@ class Pool {
   std::shared_ptr<SessionList> sessions_;
   std::mutex components_mutex_;
   std::vector<std::string> components_;
+  std::atomic<uint64_t> troubles_{0};
   PhaseTotals get_phases_;
   PhaseTotals put_phases_;
+  struct {
+    Log2Histogram get, put, exists, pin;
+  } latencies_;
 };
 
 }  // namespace umbp
