@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BUCKETS = 26
-BOUNDS_S = tuple(2**i / 1e6 for i in range(BUCKETS - 1))
+BOUNDS_S: tuple[float, ...] = tuple((1 << i) / 1e6 for i in range(BUCKETS - 1))
 """Upper bounds of all buckets but the last, which has none: 1 us, 2 us, ... 16.8 s."""
 
 

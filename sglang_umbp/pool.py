@@ -368,10 +368,12 @@ class Pool:
 
 def check_machine(settings: PoolSettings) -> None:
     """Raises SettingsError for what this machine does not have."""
-    check_numa_node(settings.numa_node, numa_nodes())
+    check_numa_node(settings, numa_nodes())
     isas = _native.copy_isas()
     if settings.copy_isa not in ("auto", *isas):
-        raise SettingsError(f"copy_isa={settings.copy_isa!r}; allowed on this CPU: auto, {', '.join(isas)}")
+        raise SettingsError(
+            f"{settings.named('copy_isa')}={settings.copy_isa!r}; allowed on this CPU: auto, {', '.join(isas)}"
+        )
 
 
 def native_config(settings: PoolSettings, sizes: Sizes) -> _native.PoolConfig:

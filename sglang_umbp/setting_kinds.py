@@ -69,7 +69,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class AutoWhole:
-    """A whole number from ``low`` to ``high``, or None for what fits the machine and the other settings."""
+    """A whole number from ``low`` to ``high``, or None ('auto' or 0) for what fits the other settings."""
 
     low: int
     high: int
@@ -78,31 +78,35 @@ class AutoWhole:
     @property
     def allowed(self) -> str:
         """The range."""
-        return f"{AUTO}, {power(self.low)} to {power(self.high)}"
+        return f"{AUTO} or 0, {power(self.low)} to {power(self.high)}"
 
     def parse(self, value: object) -> int | None:
-        """The number, None for 'auto'. Raises ValueError."""
-        return None if _is_auto(value) else _within(_whole(value), self.low, self.high)
+        """The number, None for 'auto' and 0. Raises ValueError."""
+        return None if _is_auto(value, zero=True) else _within(_whole(value), self.low, self.high)
 
 
 @dataclass(frozen=True)
 class Size:
-    """Bytes: a whole number, or text such as '512MiB', '1.5 GiB' or '10GB'. None is 'auto' where that is taken."""
+    """Bytes: a whole number, or text such as '512MiB', '1.5 GiB' or '10GB'. None is 'auto' where that is taken.
+
+    0 is 'auto' too where ``zero`` says so; elsewhere a size of 0 has a meaning of its own, or none.
+    """
 
     low: int
     high: int
     auto: bool = False
+    zero: bool = False
     unit: str = "bytes"
 
     @property
     def allowed(self) -> str:
         """The range and the spelling."""
-        first = f"{AUTO}, " if self.auto else ""
+        first = f"{AUTO}{' or 0' if self.zero else ''}, " if self.auto else ""
         return f"{first}{power(self.low)} to {power(self.high)}, or with KB to TB or KiB to TiB"
 
     def parse(self, value: object) -> int | None:
         """The number of bytes. Raises ValueError."""
-        if self.auto and _is_auto(value):
+        if self.auto and _is_auto(value, self.zero):
             return None
         return _within(parse_size(value), self.low, self.high)
 
@@ -159,7 +163,7 @@ def parse_size(value: object) -> int:
         raise ValueError(value)
     whole, _, fraction = match[1].partition(".")
     scale = UNIT_BYTES[match[2]]
-    nbytes, rest = divmod(int(whole + fraction) * scale, 10 ** len(fraction))
+    nbytes, rest = divmod(int(whole + fraction) * scale, int("1" + "0" * len(fraction)))
     if rest:
         raise ValueError(value)
     return nbytes
@@ -179,8 +183,9 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} bytes"
 
 
-def _is_auto(value: object) -> bool:
-    return value is None or (isinstance(value, str) and value.strip().lower() == AUTO)
+def _is_auto(value: object, zero: bool) -> bool:
+    word = value.strip().lower() if isinstance(value, str) else value
+    return word is None or word == AUTO or (zero and word in (0, "0") and not isinstance(word, (bool, float)))
 
 
 def _whole(value: object) -> int:

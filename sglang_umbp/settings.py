@@ -115,7 +115,7 @@ class PoolSettings:
     )
     session_quota_bytes: int | None = setting(
         None,
-        Size(1, 1 << 63, auto=True),
+        Size(1, 1 << 63, auto=True, zero=True),
         "what all sessions together may hold; auto: half of the capacity",
         "UMBP_SESSION_QUOTA_BYTES",
     )
@@ -189,9 +189,10 @@ class PoolSettings:
             object.__setattr__(self, item.name, value)
         for name, allowed, holds in _RULES:
             if not holds(self):
-                raise SettingsError(f"{self._named(name)}={getattr(self, name)!r}; allowed: {allowed}")
+                raise SettingsError(f"{self.named(name)}={getattr(self, name)!r}; allowed: {allowed}")
 
-    def _named(self, name: str) -> str:
+    def named(self, name: str) -> str:
+        """The variable or argument that gave this setting its value, else its own name: for messages."""
         return self.source(name).name or name
 
     def source(self, name: str) -> Source:
@@ -250,7 +251,9 @@ def _from_environment(environ: Mapping[str, str], skip: set[str]) -> dict[str, _
 
 def _add(given: dict[str, _Given], name: str, new: _Given) -> None:
     if name in given:
-        raise SettingsError(f"{given[name].source.name} and {new.source.name} are the same setting; allowed: one of them")
+        raise SettingsError(
+            f"{given[name].source.name} and {new.source.name} are the same setting; allowed: one of them"
+        )
     given[name] = new
 
 

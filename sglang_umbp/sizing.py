@@ -64,21 +64,23 @@ def sizes_for(settings: PoolSettings, memory: Memory) -> Sizes:
 
 
 def default_capacity_bytes(memory: Memory) -> int:
-    """A quarter of what is available, or 15/16 of what the cgroup has left (the rest: slack and index); >= 256 MiB."""
+    """A quarter of what is available, or what the cgroup has left beside slack and index; at least 256 MiB."""
     candidates = []
     if memory.available_bytes is not None:
         candidates.append(memory.available_bytes // AVAILABLE_SHARE)
     if memory.cgroup is not None:
-        candidates.append(memory.cgroup.left_bytes // 16 * 15)
+        candidates.append((memory.cgroup.left_bytes - MIN_INDEX_ENTRIES * FOOTPRINT_PER_ENTRY_BYTES) // 16 * 15)
     fitting = min(candidates, default=MIN_CAPACITY_BYTES)
     return max(MIN_CAPACITY_BYTES, fitting // (2 << 20) * (2 << 20))
 
 
-def check_numa_node(node: int, nodes: list[int]) -> None:
-    """Raises SettingsError if the machine does not have this node; -1 is none."""
-    if node != -1 and node not in nodes:
+def check_numa_node(settings: PoolSettings, nodes: list[int]) -> None:
+    """Raises SettingsError if the machine does not have the node that is wanted."""
+    if settings.numa_node not in (-1, *nodes):
         there = ", ".join(map(str, nodes)) or "none (the kernel has no NUMA support)"
-        raise SettingsError(f"numa_node={node}; allowed: -1, or a node of this machine: {there}")
+        raise SettingsError(
+            f"{settings.named('numa_node')}={settings.numa_node}; allowed: -1, or a node of this machine: {there}"
+        )
 
 
 def opening_line(settings: PoolSettings, sizes: Sizes, memory: Memory, pages: str) -> str:

@@ -66,7 +66,7 @@ class PoolStats:
     get_calls: int
     bytes_read: int
     exists_keys: int
-    """Pages that exists and exists_prefix looked up; the latter stops at 2,048 objects a step."""
+    """Pages that exists and exists_prefix looked up, the latter in steps of 2,048 objects until one is missing."""
     exists_found: int
     sessions: int
     pinned_bytes: int

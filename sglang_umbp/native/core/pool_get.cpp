@@ -82,6 +82,7 @@ void Pool::read_slice(std::span<const Hash128> keys, const Batch& batch, size_t 
   if (slot < 0) {
     std::fill(out, out + keys.size(), Status::kNoSlot);
     ReadTotals totals;
+    totals.calls = first_item == 0 ? 1 : 0;
     totals.by_status[static_cast<size_t>(Status::kNoSlot)] = keys.size();
     reader_->slots().spare_ledger().add(totals);
     return;
