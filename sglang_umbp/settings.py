@@ -7,45 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, NamedTuple
+from dataclasses import Field, dataclass, fields
+from typing import Any
 
 from .errors import SettingsError
-from .setting_kinds import AutoWhole, Bool, Choice, Kind, Real, Size, Whole
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What is known of a setting beside its name and default."""
-
-    kind: Kind
-    meaning: str
-    variables: tuple[str, ...] = ()
-    """Environment variables; the first is the one to use, the others are also read."""
-    aliases: tuple[str, ...] = ()
-    """Other names by which a dict or an argument may give it."""
-
-
-class Source(NamedTuple):
-    """Where a value came from."""
-
-    kind: str
-    """'default', 'environment' or 'argument'."""
-    name: str
-    """The variable or argument as it was given; empty for a default."""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}".rstrip()
-
-
-DEFAULT = Source("default", "")
-
-
-def setting(
-    default: object, kind: Kind, meaning: str, *variables: str, aliases: tuple[str, ...] = ()
-) -> Any:  # Any: a field of whatever type the default has
-    """A field of PoolSettings."""
-    return field(default=default, metadata={"setting": Setting(kind, meaning, variables, aliases)})
+from .setting_kinds import AutoWhole, Bool, Choice, Real, Size, Whole
+from .setting_values import DEFAULT, Given, Setting, Source, setting
 
 
 @dataclass(frozen=True, init=False)
@@ -70,7 +37,7 @@ class PoolSettings:
         "UMBP_DRAM_COPY_THREADS",
     )
     nt_copy_min_bytes: int = setting(
-        1024,
+        512,
         Size(0, 1 << 63),
         "copies of at least this size use non-temporal stores; no effect with copy_isa=plain, which has none",
         "UMBP_DRAM_NT_COPY_MIN_BYTES",
@@ -181,7 +148,7 @@ class PoolSettings:
         settings._fill({**_from_environment(os.environ if environ is None else environ, skip=set(given)), **given})
         return settings
 
-    def _fill(self, given: Mapping[str, _Given]) -> None:
+    def _fill(self, given: Mapping[str, Given]) -> None:
         sources = {name: value.source for name, value in given.items()}
         object.__setattr__(self, "_sources", sources)
         for item in fields(self):
@@ -206,19 +173,6 @@ class PoolSettings:
         return _about(_FIELDS[name])
 
 
-class _Given(NamedTuple):
-    """A value as somebody wrote it."""
-
-    value: object
-    source: Source
-
-    def parsed(self, about: Setting) -> object:
-        try:
-            return about.kind.parse(self.value)
-        except ValueError:
-            raise SettingsError(f"{self.source.name}={self.value!r}; allowed: {about.kind.allowed}") from None
-
-
 _FIELDS: dict[str, Field[Any]] = {item.name: item for item in fields(PoolSettings)}
 
 
@@ -230,26 +184,26 @@ def _about(item: Field[Any]) -> Setting:
 _NAMES = {alias: name for name, item in _FIELDS.items() for alias in (name, *_about(item).aliases)}
 
 
-def _from_names(values: Mapping[str, Any]) -> dict[str, _Given]:
+def _from_names(values: Mapping[str, Any]) -> dict[str, Given]:
     """Values by field. Raises SettingsError: an unknown name, or two names of one setting."""
-    given: dict[str, _Given] = {}
+    given: dict[str, Given] = {}
     for name, value in values.items():
         if name not in _NAMES:
             raise SettingsError(f"unknown setting {name!r}; allowed: {', '.join(sorted(_NAMES))}")
-        _add(given, _NAMES[name], _Given(value, Source("argument", name)))
+        _add(given, _NAMES[name], Given(value, Source("argument", name)))
     return given
 
 
-def _from_environment(environ: Mapping[str, str], skip: set[str]) -> dict[str, _Given]:
-    given: dict[str, _Given] = {}
+def _from_environment(environ: Mapping[str, str], skip: set[str]) -> dict[str, Given]:
+    given: dict[str, Given] = {}
     for name, item in _FIELDS.items():
         for variable in _about(item).variables:
             if variable in environ and name not in skip:
-                _add(given, name, _Given(environ[variable], Source("environment", variable)))
+                _add(given, name, Given(environ[variable], Source("environment", variable)))
     return given
 
 
-def _add(given: dict[str, _Given], name: str, new: _Given) -> None:
+def _add(given: dict[str, Given], name: str, new: Given) -> None:
     if name in given:
         raise SettingsError(
             f"{given[name].source.name} and {new.source.name} are the same setting; allowed: one of them"

@@ -20,24 +20,19 @@ class PoolClient:
         for memory in (self.source, self.destination):
             pool.register_array(memory.array)
 
-    def put(
-        self, keys: Sequence[str | bytes], sizes: int | Sequence[int], **where: Any
-    ) -> list[Status]:
+    def put(self, keys: Sequence[str | bytes], sizes: int | Sequence[int], **where: Any) -> list[Status]:
         """Stores the pattern of each key as a whole object."""
         sizes = [sizes] * len(keys) if isinstance(sizes, int) else list(sizes)
         places = Places(self.source)
         places.clear()
         addresses = [
-            self.source.write(places.take(size), object_of(key, size))
-            for key, size in zip(keys, sizes, strict=True)
+            self.source.write(places.take(size), object_of(key, size)) for key, size in zip(keys, sizes, strict=True)
         ]
         answers = self.pool.put(keys, addresses, sizes, status=True, **where)
         self.source.check()
         return answers
 
-    def get(
-        self, keys: Sequence[str | bytes], sizes: int | Sequence[int], **where: Any
-    ) -> list[Status]:
+    def get(self, keys: Sequence[str | bytes], sizes: int | Sequence[int], **where: Any) -> list[Status]:
         """Reads whole objects and checks every byte, and that nothing else was written."""
         sizes = [sizes] * len(keys) if isinstance(sizes, int) else list(sizes)
         places = Places(self.destination)

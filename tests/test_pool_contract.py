@@ -47,9 +47,7 @@ def put_tiled(client: PoolClient, key: str, object_nbytes: int, *ranges: tuple[i
         at += nbytes + GUARD_NBYTES
     sizes = [nbytes for _, nbytes in ranges]
     offsets = [offset for offset, _ in ranges]
-    (status,) = client.pool.put_ranges(
-        [key], [object_nbytes], [addresses[::-1]], [sizes], [offsets], status=True
-    )
+    (status,) = client.pool.put_ranges([key], [object_nbytes], [addresses[::-1]], [sizes], [offsets], status=True)
     client.source.check()
     return status
 
@@ -83,9 +81,7 @@ def test_a_put_of_an_existing_key_of_the_same_size_succeeds_without_a_copy(
 
 
 @pytest.mark.parametrize("nbytes", [1, 999, 1001, 5000])
-def test_a_put_of_an_existing_key_of_another_size_fails_and_keeps_the_object(
-    client: PoolClient, nbytes: int
-) -> None:
+def test_a_put_of_an_existing_key_of_another_size_fails_and_keeps_the_object(client: PoolClient, nbytes: int) -> None:
     client.put(["a"], 1000)
     assert client.put(["a"], nbytes) == [Status.SIZE_MISMATCH]
     assert client.get(["a"], 1000) == [OK]
@@ -95,9 +91,7 @@ def test_a_put_of_an_existing_key_of_another_size_fails_and_keeps_the_object(
 def test_of_duplicates_in_one_put_batch_the_first_wins(client: PoolClient) -> None:
     first = client.source.write(0, object_of("a", 500))
     second = client.source.write(1000, pattern(99, 500))
-    answers = client.pool.put(
-        ["a", "b", "a", b"a"], [first, second, second, second], [500, 100, 500, 500], status=True
-    )
+    answers = client.pool.put(["a", "b", "a", b"a"], [first, second, second, second], [500, 100, 500, 500], status=True)
     assert answers == [OK, OK, EXISTS, EXISTS]
     assert client.get(["a"], 500) == [OK]
 
@@ -192,9 +186,7 @@ def test_a_missing_key_is_false_and_nothing_is_written(client: PoolClient) -> No
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 999, 1001, 4 * KIB])
-def test_a_whole_get_of_another_size_is_false_and_nothing_is_written(
-    client: PoolClient, nbytes: int
-) -> None:
+def test_a_whole_get_of_another_size_is_false_and_nothing_is_written(client: PoolClient, nbytes: int) -> None:
     client.put(["a"], 1000)
     (answer,) = client.get(["a"], nbytes)  # checks the sentinels
     assert answer == (Status.BAD_RANGE if nbytes == 0 else Status.SIZE_MISMATCH)

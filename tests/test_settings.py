@@ -10,7 +10,7 @@ import pickle
 import pytest
 
 from sglang_umbp import Pool, PoolSettings, SettingsError, _native
-from sglang_umbp.settings import DEFAULT
+from sglang_umbp.setting_values import DEFAULT
 
 BAD_VALUES = [
     ("dram_capacity_bytes", 63),

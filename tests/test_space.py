@@ -171,6 +171,13 @@ def test_a_repeated_present_key_counts_once_beside_the_others() -> None:
         assert readable(client, ["a", "b", "old"], [3 * UNIT, 2 * UNIT, UNIT])[:2] == [True, True]
 
 
+def test_a_smaller_repetition_does_not_overtake_the_first_put_of_its_key() -> None:
+    with units(4) as client:
+        client.put(["old0", "old1"], UNIT)
+        assert client.put(["a", "a"], [3 * UNIT, UNIT]) == [OK, Status.SIZE_MISMATCH]
+        assert readable(client, ["a"], 3 * UNIT) == [True]
+
+
 def test_a_repetition_of_a_key_that_did_not_fit_is_tried_on_its_own() -> None:
     with units(4) as client:
         answers = client.put(["a", "b", "b"], [3 * UNIT, 2 * UNIT, UNIT])
@@ -495,6 +502,7 @@ PAGE_SIZES = (1_123_200, 253_440, 53_568)
 """DeepSeek-V4-Pro's three objects a page."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("index_entries", [0, 300])
 def test_a_pool_of_mixed_sizes_without_slack_stays_full(
     index_entries: int, soak_scale: int, soak_report: Callable[..., None]

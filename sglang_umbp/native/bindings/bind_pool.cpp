@@ -392,6 +392,7 @@ void bind_pool(nb::module_& m) {
       .def("pin", &pin, nb::arg("components"), nb::arg("keys"), nb::arg("firm"))
       .def("remove", &remove_keys, nb::arg("components"), nb::arg("keys"))
       .def("clear", &Pool::clear, nb::call_guard<nb::gil_scoped_release>())
+      .def("flush", &Pool::flush, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &stats)
       .def_prop_ro("troubles", &Pool::troubles,
                    "Changes when a put fails, and once when the index is full before the bytes are.")

@@ -67,16 +67,32 @@ bool Owner::any(std::span<const PutItem> items, PutPhase phase) {
 void Owner::allocate(std::span<PutItem> items, const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   space_.drain_recency();
-  place_pending(items, waiting_.empty());
+  // Those who wait for room come first; a batch of objects that are there, or too large, needs none.
+  // (One that has only some must not protect them while it queues: they may be what the first one
+  // waits for.)
+  if (waiting_.empty() || needs_no_room(items)) place_pending(items);
   if (any(items, PutPhase::kPending)) make_room(lock, items, deadline);
+}
+
+bool Owner::needs_no_room(std::span<const PutItem> items) const {
+  return std::all_of(items.begin(), items.end(), [this](const PutItem& item) {
+    if (item.phase != PutPhase::kPending || item.nbytes > config_.capacity_bytes) return true;
+    const uint32_t handle = table_.find(item.hash);
+    return handle != kNoHandle && table_.state(handle) == State::kLive;
+  });
 }
 
 // Who will not fit is decided before anything is taken: by the order of the batch, not by what is
 // free at this moment.
-void Owner::place_pending(std::span<PutItem> items, bool may_take) {
+void Owner::place_pending(std::span<PutItem> items) {
   for (size_t i = 0; i < items.size(); ++i) place(items, i, false);
   refuse_hopeless(items);
-  for (size_t i = 0; may_take && i < items.size(); ++i) place(items, i, true);
+  std::unordered_set<Hash128, Hash128Hash> waiting;  // keys whose first put has no room yet
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].phase != PutPhase::kPending || waiting.contains(items[i].hash)) continue;
+    place(items, i, true);
+    if (items[i].phase == PutPhase::kPending) waiting.insert(items[i].hash);
+  }
 }
 
 void Owner::place(std::span<PutItem> items, size_t index, bool may_take) {
@@ -111,6 +127,11 @@ void Owner::protect(PutItem& item) {
   if (item.is_protected) return;
   space_.protect(item.handle);
   item.is_protected = true;
+}
+
+void Owner::unprotect(PutItem& item) {
+  if (item.is_protected) space_.unprotect(item.handle);
+  item.is_protected = false;
 }
 
 bool Owner::try_take(PutItem& item) {
@@ -154,19 +175,21 @@ void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> i
   Turn turn(*this);
   WaitClock clock(put_waits_);
   auto pause = kFirstPause;
-  const uint64_t retired_before = space_.totals().retired_bytes;
+  uint64_t retired_before = space_.totals().retired_bytes;
   while (true) {
-    uint64_t progress = 0;
     if (turn.has_come()) {
-      place_pending(items, true);
+      place_pending(items);
       if (!any(items, PutPhase::kPending)) return;
-      progress = evict(missing(items, retired_before));
+      // Room that was made goes to those it was made for, however late it is.
+      if (evict(missing(items, retired_before)) != 0) continue;
     }
-    if (progress != 0) continue;  // room was made: what it was made for gets it, however late
     if (deadline.passed()) break;
+    // What was on its way has not come: who names it may be stopped. Other victims must do.
+    if (pause == kLongestPause) retired_before = space_.totals().retired_bytes;
     clock.measure([&] { changed_.wait_until(lock, deadline.within(pause)); });
     pause = std::min(pause * 2, kLongestPause);
   }
+  for (size_t i = 0; i < items.size(); ++i) place(items, i, false);
   for (PutItem& item : items)
     if (item.phase == PutPhase::kPending) item.finish(Status::kNoSpace);
 }
@@ -221,10 +244,9 @@ bool Owner::commit(std::span<PutItem> items) {
 
 bool Owner::end_if_over(std::span<PutItem> items) {
   if (any(items, PutPhase::kBusy) || any(items, PutPhase::kPending)) return false;
-  trim_to_watermark();
+  trim_to_watermark();  // before the members lose their protection: every True can be read back
   for (PutItem& item : items) {
-    if (item.is_protected) space_.unprotect(item.handle);
-    item.is_protected = false;
+    unprotect(item);
     count(item);
   }
   return true;
@@ -239,6 +261,7 @@ void Owner::settle(std::span<PutItem> items, PutItem& item) {
   switch (item.phase) {
     case PutPhase::kNew:
       if (item.clears_before != clears_) {
+        unprotect(item);
         space_.abandon(item.handle);
         return item.finish(Status::kCleared);
       }
@@ -279,11 +302,11 @@ void Owner::await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
     clock.measure([&] { changed_.wait_until(lock, deadline.at()); });
     handle = table_.find(item.hash);
   }
-  if (handle == kNoHandle)
+  if (handle == kNoHandle) {
     item.phase = PutPhase::kPending;
-  else if (table_.entry(handle).nbytes != item.nbytes)
+  } else if (table_.entry(handle).nbytes != item.nbytes) {
     item.finish(Status::kSizeMismatch);
-  else {
+  } else {
     item.handle = handle;
     protect(item);  // this batch may still make room for others
     item.finish(Status::kExists);
@@ -293,7 +316,7 @@ void Owner::await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
 void Owner::abandon(std::span<PutItem> items) {
   std::lock_guard lock(mutex_);
   for (PutItem& item : items) {
-    if (item.is_protected) space_.unprotect(item.handle);
+    unprotect(item);
     if (item.phase == PutPhase::kNew) space_.abandon(item.handle);
   }
   changed_.notify_all();

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,7 +28,7 @@ namespace umbp {
 
 struct PoolConfig {
   OwnerConfig owner;
-  uint64_t nt_copy_min_bytes = 1024;
+  uint64_t nt_copy_min_bytes = 512;
   unsigned copy_threads = 2;
   std::string copy_isa = "auto";
   uint64_t session_quota_bytes = 0;
@@ -122,6 +121,8 @@ class Pool {
   void remove(std::span<const Component> components, std::span<const Hash128> digests,
               bool* removed);
   void clear();
+  // Waits until every stored object is where it will stay; in memory it is when put returns.
+  void flush();
   PoolStats stats();
   // As of the last put that ended: see Owner. Never throws.
   uint64_t troubles() const { return troubles_.load(std::memory_order_relaxed); }
@@ -141,6 +142,7 @@ class Pool {
   Log2Histogram* latency_of(Log2Histogram& histogram) {
     return config_.latency_histograms ? &histogram : nullptr;
   }
+  void refuse_own_client(uint32_t id);
   size_t look_up(std::span<const Component> components, std::span<const Hash128> digests,
                  bool stop_at_missing, bool* found);
   // Batch: a LayoutBatch or a ListedBatch.
@@ -166,7 +168,8 @@ class Pool {
   RegionTable regions_;
   CopyPool copies_;
   Hash128 secret_;
-  std::optional<Owner> owner_;
+  std::unique_ptr<Owner> owner_;
+  uint32_t own_client_ = 0;
   std::vector<Mapping> attached_;
   std::unique_ptr<Reader> reader_;
   std::shared_ptr<SessionList> sessions_;

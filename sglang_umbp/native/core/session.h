@@ -44,12 +44,14 @@ class Session : public std::enable_shared_from_this<Session> {
   // Whether the list let go of it to make room for another (droppable sessions only). The keys
   // remain, so that a read can look its objects up anew.
   bool dropped() const { return dropped_.load(std::memory_order_acquire); }
-  // Whether its user is through with it; a dropped session may not have been closed yet.
-  bool ended() const { return ended_.load(std::memory_order_acquire); }
   std::span<const Hash128> keys() const { return keys_; }
   ReadLedger& ledger() { return ledger_; }
 
-  // Waits for reads in progress, then lets every object go. Twice is a no-op.
+  // Whether close() was called; a dropped session may be read until then.
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+
+  // Waits for reads in progress, then lets every object go. Twice is a no-op, and so is once in a
+  // forked child.
   void close();
   bool closed() const { return users_.load(std::memory_order_acquire) >= kClosed; }
 
@@ -105,6 +107,8 @@ class SessionList : public std::enable_shared_from_this<SessionList> {
   void keep_whole_pages(Session& session);
   void apply_quota(Session& session);
   bool drop_oldest();
+  static size_t chunks_in_use(const Session& session);
+  void give_back_chunks(Session& session, size_t keep);
   void give_back(Session& session);  // after its last read
   void give_back_locked(Session& session);
 
