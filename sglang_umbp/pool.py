@@ -376,8 +376,9 @@ def check_machine(settings: PoolSettings) -> None:
         )
 
 
-def native_config(settings: PoolSettings, sizes: Sizes) -> _native.PoolConfig:
-    """Settings as the native core takes them."""
+def native_config(settings: PoolSettings, sizes: Sizes | None = None) -> _native.PoolConfig:
+    """Settings as the native core takes them; sizes that are 'auto' as if the machine's were unknown unless given."""
+    sizes = sizes or sizes_for(settings, Memory(None, None))
     config = _native.PoolConfig()
     config.capacity_bytes = sizes.capacity_bytes
     config.index_entries = sizes.index_entries

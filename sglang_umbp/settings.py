@@ -167,6 +167,11 @@ class PoolSettings:
         sources: dict[str, Source] = self.__dict__["_sources"]
         return sources.get(name, DEFAULT)
 
+    @property
+    def capacity_bytes(self) -> int | None:
+        """dram_capacity_bytes under its short name."""
+        return self.dram_capacity_bytes
+
     @classmethod
     def about(cls, name: str) -> Setting:
         """Kind, meaning, variables and aliases of a setting."""
