@@ -99,7 +99,11 @@ class PoolSettings:
         False, Bool(), "whether exists counts as a use in the eviction order", "UMBP_EXISTS_REFRESHES"
     )
     eviction_policy: str = setting(
-        "lru", Choice(("lru",)), "eviction order", "UMBP_EVICTION_POLICY", aliases=("policy",)
+        "lru",
+        Choice(("lru", "depth_lru")),
+        "eviction order; depth_lru: of pages used together the deepest of a prefix goes first",
+        "UMBP_EVICTION_POLICY",
+        aliases=("policy",),
     )
     high_watermark: float = setting(
         0.0,
