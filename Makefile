@@ -5,12 +5,13 @@
 # make bench  the full benchmarks; JSON under build/bench/. TRACE=... replays that file instead of generated requests
 # make lint   ruff (rules and format) and mypy
 # make stub   write the stub of the native module anew
+# make docs   write the generated tables of README.md and docs/ anew
 # Every target does its own set-up, which costs nothing when nothing changed. PYTHON=... chooses the interpreter.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup run test soak bench lint stub clean
+.PHONY: help setup run test soak bench lint stub docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -76,6 +77,9 @@ lint: $(VENV)/.lint-tools
 
 stub: setup
 	$(BIN)/python scripts/make_stub.py
+
+docs: setup
+	$(BIN)/python scripts/make_docs.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache

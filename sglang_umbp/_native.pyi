@@ -8,6 +8,9 @@ import numpy
 from numpy.typing import NDArray
 
 
+def build_info() -> dict:
+    """Compiler, standard, assertions, sanitizer, and nanobind's version."""
+
 def prf128(key: bytes, messages: Sequence) -> list:
     """
     SipHash-2-4-128 of each message (bytes) under a 16-byte key, as 16 bytes. A door for tests.
@@ -91,6 +94,9 @@ class RegionTable:
     @property
     def shared_acquisitions(self) -> int:
         """How often the shared lock was taken for a look-up (find: once a call)."""
+
+def copy_isas() -> list[str]:
+    """Instruction sets that can copy on this CPU, best first."""
 
 class HostCopier:
     """Copies host memory in the calling thread. Immutable, thread-safe."""
@@ -196,6 +202,18 @@ class PoolConfig:
     def prefault(self, arg: bool, /) -> None: ...
 
     @property
+    def prefault_in_background(self) -> bool: ...
+
+    @prefault_in_background.setter
+    def prefault_in_background(self, arg: bool, /) -> None: ...
+
+    @property
+    def numa_node(self) -> int: ...
+
+    @numa_node.setter
+    def numa_node(self, arg: int, /) -> None: ...
+
+    @property
     def policy(self) -> str: ...
 
     @policy.setter
@@ -260,6 +278,12 @@ class PoolConfig:
 
     @call_debug.setter
     def call_debug(self, arg: bool, /) -> None: ...
+
+    @property
+    def latency_histograms(self) -> bool: ...
+
+    @latency_histograms.setter
+    def latency_histograms(self, arg: bool, /) -> None: ...
 
 class Session:
     """Pinned pages. Outlives neither its pool's close() nor its own."""
@@ -341,6 +365,15 @@ class Pool:
     def flush(self) -> None: ...
 
     def stats(self) -> dict: ...
+
+    @property
+    def troubles(self) -> int:
+        """
+        Changes when a put fails, and once when the index is full before the bytes are.
+        """
+
+    def named_bytes(self) -> list:
+        """(pid, bytes) of each client whose slots or sessions name something."""
 
     def locate(self, components: Components, part: int, keys: object) -> list:
         """

@@ -6,13 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import __version__
+from . import __version__, clean_command, settings_command
 from .bench import command as bench
 from .bench.verify import MeasurementError
+from .doctor import command as doctor
 from .errors import UmbpError
 from .replay import command as replay
 
-COMMANDS = (bench, replay)
+COMMANDS = (bench, replay, settings_command, doctor, clean_command)
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
@@ -10,12 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import numpy as np
 
 from . import _native
-from .errors import ForkedPoolError, InvalidBatchError, PoolClosedError
+from .errors import ForkedPoolError, InvalidBatchError, PoolClosedError, SettingsError
 from .identity import RAW_KEYS_IDENTITY, component_identity
 from .layout import Component, Namespace, PageLayout
+from .machine import available_bytes, cgroup_limit, numa_nodes
+from .pages import expected_pages
 from .phase_report import summary_lines
+from .put_watch import PutWatch
 from .session import Session
 from .settings import PoolSettings
+from .sizing import Memory, Sizes, check_numa_node, opening_line, sizes_for
 from .stats import PoolStats, stats_from_native
 from .status import Status, to_statuses
 
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 
 Keys = Sequence[str] | Sequence[bytes] | Sequence[str | bytes]
 Where = Namespace | Component | None
+logger = logging.getLogger(__name__)
 
 
 class _NotOpen:
@@ -52,15 +58,31 @@ class Pool:
             raise InvalidBatchError("give settings or keyword arguments, not both")
         self.settings = settings if settings is not None else PoolSettings.from_env(**overrides)
         self._open: _native.Pool = _NOT_OPEN
+        self._watch: PutWatch | None = None
         self._raw: Namespace | None = None
         self._namespaces: dict[tuple[bytes, tuple[str, ...]], Namespace] = {}
 
     def open(self) -> Pool:
-        """Gets the memory. Raises PoolMemoryError; opening an open pool is an error."""
+        """Works out sizes that are 'auto', gets the memory, logs both in one line.
+
+        Raises PoolMemoryError (more than is available, with both figures), SettingsError (a NUMA node or instruction
+        set that the machine lacks). Opening an open pool is an error.
+        """
         if self._open is not _NOT_OPEN:
             raise InvalidBatchError("the pool is open already" if not self.closed else "the pool was closed")
-        self._open = _native.Pool(native_config(self.settings))
+        check_machine(self.settings)
+        memory = Memory(available_bytes(), cgroup_limit())
+        sizes = sizes_for(self.settings, memory)
+        self._open = _native.Pool(native_config(self.settings, sizes))
+        self._watch = PutWatch(self._open)
+        logger.info("pool opened: %s", opening_line(self.settings, sizes, memory, expected_pages(self.settings)))
         return self
+
+    def _put(self, answers: list[Any], status: bool) -> list[Any]:
+        """Answers of a put on their way out, past the watch."""
+        if self._watch is not None:
+            self._watch.after_put()
+        return to_statuses(answers) if status else answers
 
     def close(self) -> None:
         """Waits for running calls, ends all sessions, gives the memory back. Twice is a no-op."""
@@ -177,8 +199,7 @@ class Pool:
         pages are consecutive pages of one prefix, and so many come before the first; policy 'depth_lru'
         uses it.
         """
-        answers = self._open.put_pages(layout.native, hashes, rows, depth, status)
-        return to_statuses(answers) if status else answers
+        return self._put(self._open.put_pages(layout.native, hashes, rows, depth, status), status)
 
     @overload
     def get_pages(
@@ -232,7 +253,7 @@ class Pool:
         """Stores whole objects: sizes[i] bytes at addresses[i] under keys[i]; see ``put_pages``."""
         components, part = self._one(namespace)
         answers = self.native.put_whole(components, part, keys, addresses, sizes, status)
-        return to_statuses(answers) if status else answers
+        return self._put(answers, status)
 
     def get(
         self,
@@ -268,7 +289,7 @@ class Pool:
         answers = self.native.put_ranges(
             components, part, keys, object_sizes, addresses, sizes, offsets, starts, status
         )
-        return to_statuses(answers) if status else answers
+        return self._put(answers, status)
 
     def get_ranges(
         self,
@@ -352,22 +373,37 @@ class Pool:
         return space.native, 0
 
 
-def native_config(settings: PoolSettings) -> _native.PoolConfig:
-    """Settings as the native core takes them."""
+def check_machine(settings: PoolSettings) -> None:
+    """Raises SettingsError for what this machine does not have."""
+    check_numa_node(settings, numa_nodes())
+    isas = _native.copy_isas()
+    if settings.copy_isa not in ("auto", *isas):
+        raise SettingsError(
+            f"{settings.named('copy_isa')}={settings.copy_isa!r}; allowed on this CPU: auto, {', '.join(isas)}"
+        )
+
+
+def native_config(settings: PoolSettings, sizes: Sizes | None = None) -> _native.PoolConfig:
+    """Settings as the native core takes them; sizes that are 'auto' as if the machine's were unknown unless given."""
+    sizes = sizes or sizes_for(settings, Memory(None, None))
     config = _native.PoolConfig()
-    config.capacity_bytes = settings.capacity_bytes
-    config.index_entries = settings.effective_index_entries
+    config.capacity_bytes = sizes.capacity_bytes
+    config.index_entries = sizes.index_entries
     config.memfd = settings.memory == "memfd"
     config.hugepages = settings.hugepages
     config.prefault = settings.prefault
-    config.policy = settings.policy
+    config.prefault_in_background = settings.prefault_in_background
+    config.numa_node = settings.numa_node
+    config.policy = settings.eviction_policy
     config.high_watermark = settings.high_watermark
     config.low_watermark = settings.low_watermark
     config.nt_copy_min_bytes = settings.nt_copy_min_bytes
     config.copy_threads = settings.copy_threads
-    config.session_quota_bytes = settings.effective_session_quota_bytes
+    config.copy_isa = settings.copy_isa
+    config.session_quota_bytes = sizes.session_quota_bytes
     config.deadline_s = settings.deadline_s
     config.strict_registration = settings.strict_registration
     config.exists_refreshes = settings.exists_refreshes
+    config.latency_histograms = settings.latency_histograms
     config.call_debug = settings.ranged_call_debug
     return config

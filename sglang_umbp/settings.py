@@ -1,155 +1,239 @@
-"""Settings of a pool: one frozen record, made from arguments and the environment."""
+"""Settings of a pool: one frozen record, made from defaults, the environment, and a dict or arguments.
+
+The names are those of SGLang's in-tree UMBP store and of its environment where they mean the same.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from typing import Any
 
 from .errors import SettingsError
+from .setting_kinds import AutoWhole, Bool, Choice, Real, Size, Whole
+from .setting_values import DEFAULT, Given, Setting, Source, setting
 
-MIN_INDEX_ENTRIES = 65_536
-BYTES_PER_INDEX_ENTRY = 16 << 10
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class PoolSettings:
-    """Everything an embedded pool can be told. Sizes are bytes, times seconds."""
+    """Everything an embedded pool can be told. Sizes are bytes, times seconds; None is 'auto'.
 
-    capacity_bytes: int = 1 << 30
-    """Payload the pool holds at most. The arena is larger by 1/32 and 64 bytes an index entry."""
-    copy_threads: int = 2
-    """Threads that copy one call, its caller included (1: no helpers)."""
-    nt_copy_min_bytes: int = 512
-    """Copies of at least this size use non-temporal stores."""
-    memory: str = "anonymous"
-    """'anonymous', or 'memfd' for memory that another process can map."""
-    hugepages: bool = True
-    """Ask for transparent hugepages."""
-    prefault: bool = False
-    """Touch the whole arena when the pool opens."""
-    index_entries: int = 0
-    """Objects the index can hold; 0: one for 16 KiB of capacity, at least 65,536."""
-    session_quota_bytes: int = 0
-    """What all sessions together may hold; 0: half of the capacity."""
-    deadline_s: float = 1.0
-    """After this a call gives up waiting for room, a slot, or another put of its key."""
-    strict_registration: bool = True
-    """Refuse batches that name memory nobody registered."""
-    exists_refreshes: bool = False
-    """Whether exists counts as a use in the eviction order."""
-    policy: str = "lru"
-    """Eviction order: 'lru', or 'depth_lru': of pages used together the deepest of a prefix goes first."""
-    high_watermark: float = 0.0
-    """Fraction of capacity above which a put evicts down to low_watermark; 0: off."""
-    low_watermark: float = 0.0
-    """See high_watermark."""
-    ranged_call_debug: bool = False
-    """Measure the phases of each call; a summary is printed when the pool closes."""
+    ``about(name)`` tells what a setting means and what is allowed, ``source(name)`` where its value came from.
+    """
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            _check_type(field.name, getattr(self, field.name), type(field.default))
+    dram_capacity_bytes: int | None = setting(
+        None,
+        Size(64, 1 << 46, auto=True),
+        "payload the pool holds at most; auto: a quarter of the memory that is available, or what the cgroup has left "
+        "if that is less, but at least 256 MiB. The arena is larger by 1/32 and 64 bytes an index entry",
+        *("UMBP_DRAM_CAPACITY", "UMBP_DRAM_CAPACITY_BYTES"),
+        aliases=("capacity_bytes",),
+    )
+    copy_threads: int = setting(
+        2,
+        Whole(1, 64, "threads"),
+        "threads that copy one call, its caller included; 1: no helpers",
+        "UMBP_DRAM_COPY_THREADS",
+    )
+    nt_copy_min_bytes: int = setting(
+        512,
+        Size(0, 1 << 63),
+        "copies of at least this size use non-temporal stores; no effect with copy_isa=plain, which has none",
+        "UMBP_DRAM_NT_COPY_MIN_BYTES",
+    )
+    copy_isa: str = setting(
+        "auto",
+        Choice(("auto", "avx512", "avx2", "neon", "plain")),
+        "instructions that copy; auto: the widest of this CPU",
+        "UMBP_DRAM_COPY_ISA",
+    )
+    memory: str = setting(
+        "anonymous",
+        Choice(("anonymous", "memfd")),
+        "private memory, or memfd for memory that another process can map",
+        "UMBP_DRAM_MEMORY",
+    )
+    hugepages: bool = setting(
+        True,
+        Bool(),
+        "ask for transparent hugepages",
+        *("UMBP_DRAM_USE_HUGEPAGES", "UMBP_DRAM_HUGEPAGES"),
+        aliases=("use_hugepages",),
+    )
+    prefault: bool = setting(False, Bool(), "touch the whole arena when the pool opens", "UMBP_DRAM_PREFAULT")
+    prefault_in_background: bool = setting(
+        False,
+        Bool(),
+        "with prefault: open at once and let a thread touch the arena",
+        "UMBP_DRAM_PREFAULT_IN_BACKGROUND",
+    )
+    numa_node: int = setting(
+        -1,
+        Whole(-1, 1023),
+        "NUMA node that the arena's pages come from first; -1: the kernel chooses",
+        "UMBP_DRAM_NUMA_NODE",
+    )
+    index_entries: int | None = setting(
+        None,
+        AutoWhole(1, 1 << 31, "objects"),
+        "objects the index can hold; auto: one for 16 KiB of capacity, at least 65,536",
+        "UMBP_DRAM_INDEX_ENTRIES",
+    )
+    session_quota_bytes: int | None = setting(
+        None,
+        Size(1, 1 << 63, auto=True, zero=True),
+        "what all sessions together may hold; auto: half of the capacity",
+        "UMBP_SESSION_QUOTA_BYTES",
+    )
+    deadline_s: float = setting(
+        1.0,
+        Real(0, 3600, "seconds"),
+        "after this a call gives up waiting for room, a reader slot, or another put of its key",
+        "UMBP_DEADLINE_S",
+    )
+    strict_registration: bool = setting(
+        True, Bool(), "refuse batches that name memory nobody registered", "UMBP_STRICT_REGISTRATION"
+    )
+    exists_refreshes: bool = setting(
+        False, Bool(), "whether exists counts as a use in the eviction order", "UMBP_EXISTS_REFRESHES"
+    )
+    eviction_policy: str = setting(
+        "lru",
+        Choice(("lru", "depth_lru")),
+        "eviction order; depth_lru: of pages used together the deepest of a prefix goes first",
+        "UMBP_EVICTION_POLICY",
+        aliases=("policy",),
+    )
+    high_watermark: float = setting(
+        0.0,
+        Real(0, 1, "of capacity"),
+        "fraction of the capacity above which a put evicts down to low_watermark; 0: off",
+        "UMBP_DRAM_HIGH_WM",
+    )
+    low_watermark: float = setting(
+        0.0,
+        Real(0, 1, "of capacity"),
+        "see high_watermark, without which it is refused; above 0 and at most high_watermark",
+        "UMBP_DRAM_LOW_WM",
+    )
+    latency_histograms: bool = setting(
+        False,
+        Bool(),
+        "count each call by how long it took; off, no clock is read",
+        "UMBP_LATENCY_HISTOGRAMS",
+    )
+    ranged_call_debug: bool = setting(
+        False,
+        Bool(),
+        "measure the phases of each call; a summary is printed when the pool closes",
+        "UMBP_RANGED_CALL_DEBUG",
+    )
+
+    def __init__(self, **arguments: Any) -> None:
+        """Defaults and these arguments; the environment is not read. Raises SettingsError."""
+        self._fill(_from_names(arguments))
+
+    @classmethod
+    def from_env(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **arguments: Any,
+    ) -> PoolSettings:
+        """Defaults < UMBP_* variables (of the process unless given) < config < arguments.
+
+        Values of config (a parsed JSON object) and arguments are written as in the environment, or have the type
+        of the field. A variable that is overridden is not looked at. Raises SettingsError naming the variable or
+        argument, its value and what is allowed.
+        """
+        given = {**_from_names(config or {}), **_from_names(arguments)}
+        settings = cls.__new__(cls)
+        settings._fill({**_from_environment(os.environ if environ is None else environ, skip=set(given)), **given})
+        return settings
+
+    def _fill(self, given: Mapping[str, Given]) -> None:
+        sources = {name: value.source for name, value in given.items()}
+        object.__setattr__(self, "_sources", sources)
+        for item in fields(self):
+            value = given[item.name].parsed(_about(item)) if item.name in given else item.default
+            object.__setattr__(self, item.name, value)
         for name, allowed, holds in _RULES:
             if not holds(self):
-                raise SettingsError(f"{name}={getattr(self, name)!r}; allowed: {allowed}")
+                raise SettingsError(f"{self.named(name)}={getattr(self, name)!r}; allowed: {allowed}")
 
-    @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> PoolSettings:
-        """Settings from UMBP_* variables; arguments win.
+    def named(self, name: str) -> str:
+        """The variable or argument that gave this setting its value, else its own name: for messages."""
+        return self.source(name).name or name
 
-        Raises SettingsError naming the variable or argument, its value and what is allowed.
-        """
-        environ = os.environ if environ is None else environ
-        known = {field.name for field in fields(cls)}
-        for name in overrides:
-            if name not in known:
-                raise SettingsError(f"unknown setting {name!r}; known: {', '.join(sorted(known))}")
-        values: dict[str, Any] = {}
-        for variable, (name, parse) in _ENVIRONMENT.items():
-            if variable in environ and name not in overrides:
-                values[name] = _parse(variable, environ[variable], parse)
-                cls._check_variable(variable, environ[variable], {name: values[name]})
-        return cls(**{**values, **overrides})
-
-    @classmethod
-    def _check_variable(cls, variable: str, text: str, value: dict[str, Any]) -> None:
-        try:
-            cls(**value)
-        except SettingsError as error:
-            raise SettingsError(f"{variable}={text!r}: {error}") from None
+    def source(self, name: str) -> Source:
+        """Where the value of this setting came from."""
+        sources: dict[str, Source] = self.__dict__["_sources"]
+        return sources.get(name, DEFAULT)
 
     @property
-    def effective_index_entries(self) -> int:
-        """index_entries with its default worked out."""
-        default = max(MIN_INDEX_ENTRIES, self.capacity_bytes // BYTES_PER_INDEX_ENTRY)
-        return self.index_entries or min(default, 2**31)
+    def capacity_bytes(self) -> int | None:
+        """dram_capacity_bytes under its short name."""
+        return self.dram_capacity_bytes
 
-    @property
-    def effective_session_quota_bytes(self) -> int:
-        """session_quota_bytes with its default worked out."""
-        return self.session_quota_bytes or self.capacity_bytes // 2
+    @classmethod
+    def about(cls, name: str) -> Setting:
+        """Kind, meaning, variables and aliases of a setting."""
+        return _about(_FIELDS[name])
 
 
-def _check_type(name: str, value: object, expected: type) -> None:
-    right = isinstance(value, expected) or (expected is float and isinstance(value, int))
-    if not right or (expected is not bool and isinstance(value, bool)):
-        raise SettingsError(f"{name}={value!r} is {type(value).__name__}; allowed: {expected.__name__}")
+_FIELDS: dict[str, Field[Any]] = {item.name: item for item in fields(PoolSettings)}
+
+
+def _about(item: Field[Any]) -> Setting:
+    about: Setting = item.metadata["setting"]
+    return about
+
+
+_NAMES = {alias: name for name, item in _FIELDS.items() for alias in (name, *_about(item).aliases)}
+
+
+def _from_names(values: Mapping[str, Any]) -> dict[str, Given]:
+    """Values by field. Raises SettingsError: an unknown name, or two names of one setting."""
+    given: dict[str, Given] = {}
+    for name, value in values.items():
+        if name not in _NAMES:
+            raise SettingsError(f"unknown setting {name!r}; allowed: {', '.join(sorted(_NAMES))}")
+        _add(given, _NAMES[name], Given(value, Source("argument", name)))
+    return given
+
+
+def _from_environment(environ: Mapping[str, str], skip: set[str]) -> dict[str, Given]:
+    given: dict[str, Given] = {}
+    for name, item in _FIELDS.items():
+        for variable in _about(item).variables:
+            if variable in environ and name not in skip:
+                _add(given, name, Given(environ[variable], Source("environment", variable)))
+    return given
+
+
+def _add(given: dict[str, Given], name: str, new: Given) -> None:
+    if name in given:
+        raise SettingsError(
+            f"{given[name].source.name} and {new.source.name} are the same setting; allowed: one of them"
+        )
+    given[name] = new
 
 
 _RULES: tuple[tuple[str, str, Callable[[PoolSettings], bool]], ...] = (
-    ("capacity_bytes", "64 to 2**46", lambda s: 64 <= s.capacity_bytes <= 1 << 46),
-    ("copy_threads", "1 to 64", lambda s: 1 <= s.copy_threads <= 64),
-    ("nt_copy_min_bytes", "0 to 2**63", lambda s: 0 <= s.nt_copy_min_bytes <= 1 << 63),
-    ("memory", "'anonymous', 'memfd'", lambda s: s.memory in ("anonymous", "memfd")),
-    ("index_entries", "0 (default) or 1 to 2**31", lambda s: 0 <= s.index_entries <= 1 << 31),
-    (
-        "session_quota_bytes",
-        "0 (default) to 2**63",
-        lambda s: 0 <= s.session_quota_bytes <= 1 << 63,
-    ),
-    ("deadline_s", "0 to 3600", lambda s: 0 <= s.deadline_s <= 3600),
-    ("policy", "'lru', 'depth_lru'", lambda s: s.policy in ("lru", "depth_lru")),
-    ("high_watermark", "0 (off) to 1", lambda s: 0 <= s.high_watermark <= 1),
     (
         "low_watermark",
-        "0 to high_watermark",
-        lambda s: 0 <= s.low_watermark <= s.high_watermark,
+        "only with a high_watermark, then above 0 and at most high_watermark",
+        lambda s: 0 < s.low_watermark <= s.high_watermark if s.high_watermark else s.low_watermark == 0,
+    ),
+    (
+        "prefault_in_background",
+        "only with prefault=true",
+        lambda s: s.prefault or not s.prefault_in_background,
+    ),
+    (
+        "nt_copy_min_bytes",
+        "not together with copy_isa='plain', which has no non-temporal stores",
+        lambda s: s.copy_isa != "plain" or s.nt_copy_min_bytes == _FIELDS["nt_copy_min_bytes"].default,
     ),
 )
-
-
-def parse_bool(text: str) -> bool:
-    """True for 1, true, yes, on; False for 0, false, no, off; any case. Raises ValueError."""
-    word = text.strip().lower()
-    if word in ("1", "true", "yes", "on"):
-        return True
-    if word in ("0", "false", "no", "off"):
-        return False
-    raise ValueError("allowed: 1, true, yes, on, 0, false, no, off")
-
-
-def parse_int(text: str) -> int:
-    """The whole number. Raises ValueError."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("allowed: a whole number") from None
-
-
-def _parse(variable: str, text: str, parse: Callable[[str], Any]) -> Any:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise SettingsError(f"{variable}={text!r}: {error}") from None
-
-
-_ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "UMBP_DRAM_CAPACITY_BYTES": ("capacity_bytes", parse_int),
-    "UMBP_DRAM_COPY_THREADS": ("copy_threads", parse_int),
-    "UMBP_DRAM_NT_COPY_MIN_BYTES": ("nt_copy_min_bytes", parse_int),
-    "UMBP_DRAM_HUGEPAGES": ("hugepages", parse_bool),
-    "UMBP_DRAM_PREFAULT": ("prefault", parse_bool),
-    "UMBP_RANGED_CALL_DEBUG": ("ranged_call_debug", parse_bool),
-}

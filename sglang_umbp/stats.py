@@ -1,10 +1,11 @@
-"""What a pool did, as one frozen snapshot."""
+"""What a pool did, as one frozen snapshot. No call takes a lock for these counters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+from .histogram import Histogram
 from .status import Status
 
 
@@ -26,6 +27,19 @@ class PhaseSplit:
 
 
 @dataclass(frozen=True)
+class Latencies:
+    """Calls by how long they took inside the native core, ended by an exception or not.
+
+    All empty unless latency_histograms is on: then a call reads the clock twice.
+    """
+
+    get: Histogram
+    put: Histogram
+    exists: Histogram
+    pin: Histogram
+
+
+@dataclass(frozen=True)
 class PoolStats:
     """Counters since the pool opened, and sizes now. Bytes are payload unless named otherwise."""
 
@@ -36,16 +50,24 @@ class PoolStats:
     retired_bytes: int
     capacity_bytes: int
     arena_bytes: int
+    index_entries: int
+    """Objects the index can hold."""
     evicted: int
+    evicted_for_entries: int
+    """Of these, because the index was full while there were bytes: raise index_entries."""
     evicted_bytes: int
     bytes_written: int
     puts: dict[Status, int]
     """Keys of finished puts by outcome."""
+    put_waits: Histogram
+    """Puts that waited, for room or for another put of a key, by how long. Always counted."""
+    gets: dict[Status, int]
+    """Keys of gets by outcome."""
     get_calls: int
-    """Calls that copied or tried to; exists and pin are none."""
-    hits: int
-    misses: int
     bytes_read: int
+    exists_keys: int
+    """Pages that exists and exists_prefix looked up, the latter in steps of 2,048 objects until one is missing."""
+    exists_found: int
     sessions: int
     pinned_bytes: int
     sessions_dropped: int
@@ -59,6 +81,17 @@ class PoolStats:
     copy_isa: str
     get_phases: PhaseSplit
     put_phases: PhaseSplit
+    latency: Latencies
+
+    @property
+    def hits(self) -> int:
+        """Keys of gets that were copied."""
+        return self.gets[Status.OK]
+
+    @property
+    def misses(self) -> int:
+        """Keys of gets that were not, whatever the reason."""
+        return sum(self.gets.values()) - self.hits
 
     @property
     def puts_stored(self) -> int:
@@ -73,7 +106,12 @@ class PoolStats:
     @property
     def puts_failed(self) -> int:
         """Puts that failed, whatever the reason."""
-        return sum(count for status, count in self.puts.items() if not status)
+        return sum(self.failures_of(self.puts).values())
+
+    @staticmethod
+    def failures_of(outcomes: dict[Status, int]) -> dict[Status, int]:
+        """The outcomes that are failures, without those that did not happen."""
+        return {status: count for status, count in outcomes.items() if count and not status}
 
     @property
     def native_ns(self) -> int:
@@ -83,8 +121,8 @@ class PoolStats:
 
 _NO_OWNER = dict.fromkeys(
     (
-        "objects live_bytes used_bytes retired_bytes capacity_bytes arena_bytes evicted evicted_bytes "
-        "bytes_written clients owner_locks"
+        "objects live_bytes used_bytes retired_bytes capacity_bytes arena_bytes index_entries evicted "
+        "evicted_for_entries evicted_bytes bytes_written clients owner_locks"
     ).split(),
     0,
 )
@@ -92,9 +130,24 @@ _NO_OWNER = dict.fromkeys(
 
 def stats_from_native(raw: dict[str, Any]) -> PoolStats:
     """A snapshot from the native module's nested dict."""
-    owner = dict(raw.pop("owner", {**_NO_OWNER, "puts_by_status": [0] * len(Status)}))
-    puts = dict(zip(Status, owner.pop("puts_by_status"), strict=True))
+    nobody = {**_NO_OWNER, "puts_by_status": [0] * len(Status), "put_waits": {"counts": (), "total_ns": 0}}
+    owner = dict(raw.pop("owner", nobody))
     owner.pop("passes", None)
-    get_phases = PhaseSplit(**raw.pop("gets"))
-    put_phases = PhaseSplit(**raw.pop("puts"))
-    return PoolStats(puts=puts, get_phases=get_phases, put_phases=put_phases, **owner, **raw)
+    return PoolStats(
+        puts=_by_status(owner.pop("puts_by_status")),
+        put_waits=_histogram(owner.pop("put_waits")),
+        gets=_by_status(raw.pop("gets_by_status")),
+        get_phases=PhaseSplit(**raw.pop("gets")),
+        put_phases=PhaseSplit(**raw.pop("puts")),
+        latency=Latencies(**{call: _histogram(value) for call, value in raw.pop("latency").items()}),
+        **owner,
+        **raw,
+    )
+
+
+def _by_status(counts: list[int]) -> dict[Status, int]:
+    return dict(zip(Status, counts, strict=True))
+
+
+def _histogram(raw: dict[str, Any]) -> Histogram:
+    return Histogram(tuple(raw["counts"]) or Histogram().counts, raw["total_ns"])

@@ -2,11 +2,12 @@
 
 import dataclasses
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
-from sglang_umbp import PoolSettings, settings
+from sglang_umbp import PoolSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -19,17 +20,26 @@ def test_python_example_runs(code):
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
 
 
-SETTINGS = re.findall(r"^\| `(\w+)` \| `([^`]*)` \| (\S+) \|", README, re.MULTILINE)
+@pytest.mark.parametrize("path", ["README.md", "docs/troubleshooting.md"])
+def test_generated_parts_are_as_the_code_has_them(path):
+    renewed = runpy.run_path(str(ROOT / "scripts" / "make_docs.py"))["renewed"]
+    text = (ROOT / path).read_text()
+    assert "<!-- generated: " in text
+    assert text == renewed(text), "a setting or status changed: run make docs"
 
 
-def test_settings_table_has_every_field_with_its_default():
-    fields = dataclasses.fields(PoolSettings)
-    assert {name: default for name, default, _ in SETTINGS} == {f.name: repr(f.default) for f in fields}
+def test_troubleshooting_has_ten_problems_each_with_cause_and_cure():
+    problems = re.split(r"^### ", (ROOT / "docs" / "troubleshooting.md").read_text(), flags=re.MULTILINE)[1:]
+    assert [text.split(".")[0] for text in problems] == [str(n) for n in range(1, 11)]
+    assert all("*Cause*" in text and "*Cure*" in text for text in problems)
 
 
-def test_settings_table_names_the_variable_of_each_field_that_has_one():
-    named = {variable.strip("`"): name for name, _, variable in SETTINGS if variable != "-"}
-    assert named == {variable: name for variable, (name, _) in settings._ENVIRONMENT.items()}
+def test_settings_named_in_the_documents_exist():
+    text = README + (ROOT / "docs" / "troubleshooting.md").read_text()
+    fields = {field.name for field in dataclasses.fields(PoolSettings)}
+    abouts = [PoolSettings.about(name) for name in fields]
+    known = {variable for about in abouts for variable in about.variables}
+    assert set(re.findall(r"\bUMBP_[A-Z_]+", text)) - {"UMBP_"} <= known
 
 
 def test_make_targets_named_are_targets():

@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "arrays.h"
 #include "copy_pool.h"
@@ -27,6 +28,7 @@ constexpr const char* kCopyDoc =
 }  // namespace
 
 void bind_copier(nb::module_& m) {
+  m.def("copy_isas", &copy_isas, "Instruction sets that can copy on this CPU, best first.");
   nb::class_<HostCopier>(m, "HostCopier",
                          "Copies host memory in the calling thread. Immutable, thread-safe.")
       .def(nb::init<uint64_t, const std::string&>(), nb::arg("nt_min_bytes"),

@@ -190,6 +190,20 @@ nb::dict to_dict(const PhaseTotals::Snapshot& phases) {
   return dict;
 }
 
+template <class Counts>
+nb::list to_list(const Counts& counts) {
+  nb::list list;
+  for (const uint64_t count : counts) list.append(count);
+  return list;
+}
+
+nb::dict to_dict(const Log2Histogram::Snapshot& histogram) {
+  nb::dict dict;
+  dict["counts"] = to_list(histogram.counts);
+  dict["total_ns"] = histogram.total_ns;
+  return dict;
+}
+
 nb::dict to_dict(const OwnerStats& owner) {
   nb::dict dict;
   dict["objects"] = owner.objects;
@@ -204,9 +218,10 @@ nb::dict to_dict(const OwnerStats& owner) {
   dict["owner_locks"] = owner.locks;
   dict["clients"] = owner.clients;
   dict["bytes_written"] = owner.stored_bytes;
-  nb::list puts;
-  for (const uint64_t count : owner.puts_by_status) puts.append(count);
-  dict["puts_by_status"] = puts;
+  dict["index_entries"] = owner.entry_count;
+  dict["evicted_for_entries"] = owner.evicted_for_entries;
+  dict["puts_by_status"] = to_list(owner.puts_by_status);
+  dict["put_waits"] = to_dict(owner.put_waits);
   return dict;
 }
 
@@ -223,15 +238,29 @@ nb::dict stats(Pool& pool) {
   dict["sessions_dropped"] = stats.sessions.dropped;
   dict["pins_cut_short"] = stats.sessions.cut_short;
   dict["get_calls"] = stats.reads.calls;
-  dict["hits"] = stats.reads.hits;
-  dict["misses"] = stats.reads.misses;
+  dict["gets_by_status"] = to_list(stats.reads.by_status);
+  dict["exists_keys"] = stats.reads.keys_looked_up;
+  dict["exists_found"] = stats.reads.keys_found;
   dict["bytes_read"] = stats.reads.bytes;
   dict["regions"] = stats.regions;
   dict["region_locks"] = stats.region_locks;
   dict["copy_isa"] = stats.copy_isa;
   dict["gets"] = to_dict(stats.gets);
   dict["puts"] = to_dict(stats.puts);
+  nb::dict latency;
+  latency["get"] = to_dict(stats.get_latency);
+  latency["put"] = to_dict(stats.put_latency);
+  latency["exists"] = to_dict(stats.exists_latency);
+  latency["pin"] = to_dict(stats.pin_latency);
+  dict["latency"] = latency;
   return dict;
+}
+
+nb::list named_bytes(Pool& pool) {
+  nb::list list;
+  for (const NamedBytes& named : pool.named_bytes())
+    list.append(nb::make_tuple(static_cast<int>(named.pid), named.nbytes));
+  return list;
 }
 
 nb::dict share(Pool& pool) {
@@ -276,6 +305,11 @@ void bind_config(nb::module_& m) {
                    [](PoolConfig& c, bool v) { c.owner.memory.hugepages = v; })
       .def_prop_rw("prefault", [](PoolConfig& c) { return c.owner.memory.prefault; },
                    [](PoolConfig& c, bool v) { c.owner.memory.prefault = v; })
+      .def_prop_rw("prefault_in_background",
+                   [](PoolConfig& c) { return c.owner.memory.prefault_in_background; },
+                   [](PoolConfig& c, bool v) { c.owner.memory.prefault_in_background = v; })
+      .def_prop_rw("numa_node", [](PoolConfig& c) { return c.owner.memory.numa_node; },
+                   [](PoolConfig& c, int v) { c.owner.memory.numa_node = v; })
       .def_prop_rw("policy", [](PoolConfig& c) { return c.owner.policy; },
                    [](PoolConfig& c, const std::string& v) { c.owner.policy = v; })
       .def_prop_rw("high_watermark", [](PoolConfig& c) { return c.owner.high_watermark; },
@@ -294,7 +328,8 @@ void bind_config(nb::module_& m) {
                    })
       .def_rw("strict_registration", &PoolConfig::strict_registration)
       .def_rw("exists_refreshes", &PoolConfig::exists_refreshes)
-      .def_rw("call_debug", &PoolConfig::call_debug);
+      .def_rw("call_debug", &PoolConfig::call_debug)
+      .def_rw("latency_histograms", &PoolConfig::latency_histograms);
 }
 
 void bind_session(nb::module_& m) {
@@ -350,6 +385,10 @@ void bind_pool(nb::module_& m) {
       .def("clear", &Pool::clear, nb::call_guard<nb::gil_scoped_release>())
       .def("flush", &Pool::flush, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &stats)
+      .def_prop_ro("troubles", &Pool::troubles,
+                   "Changes when a put fails, and once when the index is full before the bytes are.")
+      .def("named_bytes", &named_bytes,
+           "(pid, bytes) of each client whose slots or sessions name something.")
       .def("locate", &locate, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
            "A door for benchmarks: (address, nbytes) of each object in the arena, (0, 0) if missing.")
       .def("share", &share, "A door for tests: descriptors of the memory and of a new client area.")

@@ -8,6 +8,7 @@ namespace nb = nanobind;
 namespace umbp {
 
 void import_numpy();
+void bind_build(nb::module_& m);
 void bind_hash(nb::module_& m);
 void bind_planner(nb::module_& m);
 void bind_regions(nb::module_& m);
@@ -50,6 +51,7 @@ NB_MODULE(_native, m) {
   translate<PoolClosed>("PoolClosedError");
   translate<ForkedPool>("ForkedPoolError");
   translate<OutOfMemory>("PoolMemoryError");
+  bind_build(m);
   bind_hash(m);
   bind_planner(m);
   bind_regions(m);

@@ -74,18 +74,20 @@ void ClientList::reap_dead() {
   });
 }
 
+void for_each_named_by(const Client& client, const std::function<void(uint32_t)>& f) {
+  const ClientHead& head = *client.area.head;
+  const uint32_t slots = std::min(head.slots_used.load(std::memory_order_seq_cst), kSlots);
+  for (uint32_t s = 0; s < slots; ++s)
+    visit(client.area.slots[s].n, client.area.slots[s].handles, kSlotHandles, f);
+  const uint32_t chunk_limit =
+      static_cast<uint32_t>((client.memory.nbytes() - ClientArea::nbytes(0)) / kChunkBytes);
+  const uint32_t chunks = std::min(head.chunks_used.load(std::memory_order_seq_cst), chunk_limit);
+  for (uint32_t c = 0; c < chunks; ++c)
+    visit(client.area.chunks[c].n, client.area.chunks[c].handles, kChunkHandles, f);
+}
+
 void ClientList::for_each_named(const std::function<void(uint32_t)>& f) const {
-  for (const Client& client : clients_) {
-    const ClientHead& head = *client.area.head;
-    const uint32_t slots = std::min(head.slots_used.load(std::memory_order_seq_cst), kSlots);
-    for (uint32_t s = 0; s < slots; ++s)
-      visit(client.area.slots[s].n, client.area.slots[s].handles, kSlotHandles, f);
-    const uint32_t chunk_limit =
-        static_cast<uint32_t>((client.memory.nbytes() - ClientArea::nbytes(0)) / kChunkBytes);
-    const uint32_t chunks = std::min(head.chunks_used.load(std::memory_order_seq_cst), chunk_limit);
-    for (uint32_t c = 0; c < chunks; ++c)
-      visit(client.area.chunks[c].n, client.area.chunks[c].handles, kChunkHandles, f);
-  }
+  for (const Client& client : clients_) for_each_named_by(client, f);
 }
 
 void ClientList::drain_rings(const std::function<void(uint32_t)>& f) {

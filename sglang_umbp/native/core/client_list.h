@@ -24,6 +24,9 @@ struct Client {
   std::array<uint32_t, kSlots> ring_tails{};
 };
 
+// Calls f(handle) for each handle in the client's slots and session chunks; one may come more than once.
+void for_each_named_by(const Client& client, const std::function<void(uint32_t)>& f);
+
 // Not thread-safe: the owner's mutex guards it.
 class ClientList {
  public:
@@ -37,6 +40,10 @@ class ClientList {
 
   // Forgets clients whose process has ended. No decision by time: only the kernel's word counts.
   void reap_dead();
+  // Calls f(client) for each.
+  void for_each(const std::function<void(const Client&)>& f) const {
+    for (const Client& client : clients_) f(client);
+  }
   // Calls f(handle) for each handle that any client names.
   void for_each_named(const std::function<void(uint32_t)>& f) const;
   // Calls f(handle) for what was read since the last drain, oldest first within a slot.

@@ -1,7 +1,5 @@
 #include "copy_kernels.h"
 
-#include <vector>
-
 #include "errors.h"
 
 namespace umbp {
@@ -34,6 +32,12 @@ const CopyKernel& find_copy_kernel(const std::string& isa) {
   }
   throw InvalidBatch("copy instruction set '" + isa +
                      "' is not available on this CPU; available: " + available);
+}
+
+std::vector<std::string> copy_isas() {
+  std::vector<std::string> names;
+  for (const CopyKernel* kernel : kernels_of_this_cpu()) names.emplace_back(kernel->isa);
+  return names;
 }
 
 }  // namespace umbp

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace umbp {
 
@@ -28,6 +29,9 @@ struct CopyKernel {
 // The kernel named `isa`; "auto" is the best one of this CPU. Throws InvalidBatch that names those
 // there are.
 const CopyKernel& find_copy_kernel(const std::string& isa);
+
+// Names of the kernels of this CPU, best first.
+std::vector<std::string> copy_isas();
 
 // Defined only where the compiler's target can have them.
 extern const CopyKernel kAvx512Kernel;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,6 +20,8 @@ namespace umbp {
 namespace {
 
 constexpr size_t kHugepageBytes = 2u << 20;
+constexpr int kPreferNode = 1;  // MPOL_PREFERRED: other nodes help out when this one is full
+constexpr size_t kMaskBits = 1024;
 
 size_t align_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -60,6 +63,15 @@ std::byte* map_anonymous(const std::string& what, size_t nbytes) {
   return raw + lead;
 }
 
+// The system call itself: libnuma is not needed for one call.
+void prefer_node(const std::string& what, std::byte* data, size_t nbytes, int node) {
+  constexpr size_t kWordBits = 8 * sizeof(unsigned long);
+  unsigned long mask[kMaskBits / kWordBits] = {};
+  mask[static_cast<size_t>(node) / kWordBits] = 1ul << static_cast<size_t>(node) % kWordBits;
+  if (syscall(SYS_mbind, data, nbytes, kPreferNode, mask, kMaskBits + 1, 0) != 0)
+    fail(what + " on NUMA node " + std::to_string(node), nbytes, "mbind");
+}
+
 }  // namespace
 
 Mapping::Mapping(const std::string& what, size_t nbytes, const MappingOptions& options)
@@ -76,9 +88,22 @@ Mapping::Mapping(const std::string& what, size_t nbytes, const MappingOptions& o
   } else {
     data_ = map_anonymous(what, nbytes_);
   }
+  try {
+    prepare(what, options);
+  } catch (...) {  // the destructor does not run
+    munmap(data_, nbytes_);
+    if (fd_ >= 0) ::close(fd_);
+    throw;
+  }
+}
+
+void Mapping::prepare(const std::string& what, const MappingOptions& options) {
   if (options.hugepages) madvise(data_, nbytes_, MADV_HUGEPAGE);
-  if (options.prefault)
-    for (size_t at = 0; at < nbytes_; at += 4096) const_cast<volatile std::byte&>(data_[at]) = {};
+  if (options.numa_node >= 0) prefer_node(what, data_, nbytes_, options.numa_node);
+  if (options.prefault_in_background)
+    prefault_ = std::make_unique<BackgroundPrefault>(data_, nbytes_);
+  else if (options.prefault)
+    populate(data_, nbytes_);
 }
 
 Mapping Mapping::attach(const std::string& what, int fd, bool writable) {
@@ -92,6 +117,8 @@ Mapping Mapping::attach(const std::string& what, int fd, bool writable) {
 }
 
 Mapping::~Mapping() {
+  if (guard_.foreign()) static_cast<void>(prefault_.release());  // a forked child has no such thread
+  prefault_.reset();
   if (data_ != nullptr && !guard_.foreign()) munmap(data_, nbytes_);
   if (fd_ >= 0) ::close(fd_);
 }
@@ -102,6 +129,7 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(nbytes_, other.nbytes_);
   std::swap(fd_, other.fd_);
+  std::swap(prefault_, other.prefault_);
   std::swap(guard_, other.guard_);
   return *this;
 }

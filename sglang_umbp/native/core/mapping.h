@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "fork_guard.h"
+#include "prefault.h"
 
 namespace umbp {
 
@@ -14,7 +16,9 @@ enum class MemoryBacking : uint8_t { kAnonymous = 0, kMemfd = 1 };
 struct MappingOptions {
   MemoryBacking backing = MemoryBacking::kAnonymous;
   bool hugepages = false;   // ask for transparent hugepages
-  bool prefault = false;    // touch every page now
+  bool prefault = false;    // give every page its memory now
+  bool prefault_in_background = false;  // let a thread do that
+  int numa_node = -1;       // pages come from this node first; -1: the kernel chooses
   bool read_only_elsewhere = false;  // memfd: nobody else may map it writable from now on
 };
 
@@ -35,9 +39,12 @@ class Mapping {
   int fd() const { return fd_; }
 
  private:
+  void prepare(const std::string& what, const MappingOptions& options);
+
   std::byte* data_ = nullptr;
   size_t nbytes_ = 0;
   int fd_ = -1;
+  std::unique_ptr<BackgroundPrefault> prefault_;
   ForkGuard guard_;
 };
 

@@ -1,6 +1,7 @@
 #include "owner.h"
 
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -23,6 +24,12 @@ Hash128 random_secret() {
 uint64_t arena_bytes_for(const OwnerConfig& config) {
   return config.capacity_bytes + config.capacity_bytes / 32 +
          static_cast<uint64_t>(config.entry_count) * kArenaGranule;
+}
+
+// Only the arena is large enough to be populated beside the work.
+MappingOptions at_once(MappingOptions options) {
+  options.prefault_in_background = false;
+  return options;
 }
 
 constexpr std::chrono::milliseconds kFirstPause{1};
@@ -49,7 +56,7 @@ class Owner::Turn {
 Owner::Owner(const OwnerConfig& config)
     : config_(config),
       arena_("arena", arena_bytes_for(config), config.memory),
-      table_(config.entry_count, arena_.nbytes(), random_secret(), config.memory),
+      table_(config.entry_count, arena_.nbytes(), random_secret(), at_once(config.memory)),
       space_(table_, clients_, make_policy(config.policy, config.entry_count),
              config.capacity_bytes, arena_.nbytes()),
       fillers_(config.entry_count, nullptr) {}
@@ -167,6 +174,7 @@ void Owner::refuse_hopeless(std::span<PutItem> items) {
 void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> items,
                       const Deadline& deadline) {
   Turn turn(*this);
+  WaitClock clock(put_waits_);
   auto pause = kFirstPause;
   uint64_t retired_before = space_.totals().retired_bytes;
   while (true) {
@@ -174,17 +182,27 @@ void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> i
       place_pending(items);
       if (!any(items, PutPhase::kPending)) return;
       // Room that was made goes to those it was made for, however late it is.
-      if (space_.evict(missing(items, retired_before)) != 0) continue;
+      if (evict(missing(items, retired_before)) != 0) continue;
     }
     if (deadline.passed()) break;
     // What was on its way has not come: who names it may be stopped. Other victims must do.
     if (pause == kLongestPause) retired_before = space_.totals().retired_bytes;
-    changed_.wait_until(lock, deadline.within(pause));
+    clock.measure([&] { changed_.wait_until(lock, deadline.within(pause)); });
     pause = std::min(pause * 2, kLongestPause);
   }
   for (size_t i = 0; i < items.size(); ++i) place(items, i, false);
   for (PutItem& item : items)
     if (item.phase == PutPhase::kPending) item.finish(Status::kNoSpace);
+}
+
+uint64_t Owner::evict(const Space::Need& need) {
+  const uint64_t evicted_before = space_.totals().evicted_objects;
+  const uint64_t progress = space_.evict(need);
+  if (need.bytes != 0 || need.entries == 0) return progress;
+  const uint64_t evicted = space_.totals().evicted_objects - evicted_before;
+  if (evicted_for_entries_ == 0 && evicted != 0) troubles_.fetch_add(1, std::memory_order_relaxed);
+  evicted_for_entries_ += evicted;
+  return progress;
 }
 
 // What the pending items lack. Bytes that this batch already retired and that are only still named
@@ -239,9 +257,14 @@ bool Owner::end_if_over(std::span<PutItem> items) {
   trim_to_watermark();  // before the members lose their protection: every True can be read back
   for (PutItem& item : items) {
     unprotect(item);
-    ++puts_by_status_[static_cast<size_t>(item.status)];
+    count(item);
   }
   return true;
+}
+
+void Owner::count(const PutItem& item) {
+  ++puts_by_status_[static_cast<size_t>(item.status)];
+  if (!succeeded(item.status)) troubles_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Owner::settle(PutItem& item) {
@@ -269,17 +292,18 @@ void Owner::settle_duplicate(PutItem& item, const PutItem& first) {
 
 bool Owner::await_busy(std::span<PutItem> items, const Deadline& deadline) {
   std::unique_lock lock(mutex_);
+  WaitClock clock(put_waits_);
   for (PutItem& item : items)
-    if (item.phase == PutPhase::kBusy) await_busy_item(lock, item, deadline);
+    if (item.phase == PutPhase::kBusy) await_busy_item(lock, item, deadline, clock);
   return end_if_over(items);
 }
 
 void Owner::await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
-                            const Deadline& deadline) {
+                            const Deadline& deadline, WaitClock& clock) {
   uint32_t handle = table_.find(item.hash);
   while (handle != kNoHandle && table_.state(handle) == State::kFilling) {
     if (deadline.passed()) return item.finish(Status::kBusy);
-    changed_.wait_until(lock, deadline.at());
+    clock.measure([&] { changed_.wait_until(lock, deadline.at()); });
     handle = table_.find(item.hash);
   }
   if (handle == kNoHandle) {
@@ -346,13 +370,33 @@ OwnerStats Owner::stats() {
   stats.locks = mutex_.acquisitions();
   stats.clients = clients_.size();
   stats.stored_bytes = stored_bytes_;
+  stats.entry_count = config_.entry_count;
+  stats.evicted_for_entries = evicted_for_entries_;
+  stats.put_waits = put_waits_.read();
   stats.puts_by_status = puts_by_status_;
   return stats;
 }
 
+std::vector<NamedBytes> Owner::named_bytes() {
+  std::lock_guard lock(mutex_);
+  std::vector<NamedBytes> named;
+  std::vector<bool> counted(config_.entry_count);
+  clients_.for_each([&](const Client& client) {
+    NamedBytes sum{client.pid != 0 ? client.pid : getpid(), 0};
+    std::fill(counted.begin(), counted.end(), false);
+    for_each_named_by(client, [&](uint32_t handle) {
+      if (handle >= counted.size() || counted[handle]) return;
+      counted[handle] = true;
+      if (table_.state(handle) != State::kFree) sum.nbytes += table_.entry(handle).nbytes;
+    });
+    if (sum.nbytes != 0) named.push_back(sum);
+  });
+  return named;
+}
+
 Client& Owner::add_client(uint32_t chunk_count) {
   std::lock_guard lock(mutex_);
-  return clients_.add(chunk_count, config_.memory);
+  return clients_.add(chunk_count, at_once(config_.memory));
 }
 
 void Owner::bind_client(uint32_t id, pid_t pid) {

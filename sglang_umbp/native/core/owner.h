@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -13,6 +14,7 @@
 #include "client_list.h"
 #include "counted_mutex.h"
 #include "deadline.h"
+#include "log2_histogram.h"
 #include "object_table.h"
 #include "put_item.h"
 #include "space.h"
@@ -28,8 +30,6 @@ struct OwnerConfig {
   double low_watermark = 0;
 };
 
-inline constexpr size_t kStatusCount = 13;
-
 struct OwnerStats {
   SpaceTotals space;
   uint64_t objects = 0;
@@ -38,7 +38,16 @@ struct OwnerStats {
   uint64_t locks = 0;
   uint64_t clients = 0;
   uint64_t stored_bytes = 0;
+  uint64_t entry_count = 0;
+  uint64_t evicted_for_entries = 0;  // because the index was full before the bytes were
   std::array<uint64_t, kStatusCount> puts_by_status{};
+  Log2Histogram::Snapshot put_waits;  // for room, or for another put of the key; puts that waited
+};
+
+// What one client's slots and sessions name, and so keep from being reused.
+struct NamedBytes {
+  pid_t pid = 0;
+  uint64_t nbytes = 0;
 };
 
 class Owner {
@@ -67,6 +76,10 @@ class Owner {
   void remove(std::span<const Hash128> hashes, bool* removed);
   void clear();
   OwnerStats stats();
+  // A number that changes when a put fails, and once when the index is full before the bytes are:
+  // whoever logs such things need not look while it stays the same. No lock.
+  uint64_t troubles() const { return troubles_.load(std::memory_order_relaxed); }
+  std::vector<NamedBytes> named_bytes();  // clients that name something
 
   Client& add_client(uint32_t chunk_count);
   void bind_client(uint32_t id, pid_t pid);
@@ -93,7 +106,9 @@ class Owner {
   void settle_duplicate(PutItem& item, const PutItem& first);
   bool end_if_over(std::span<PutItem> items);
   void await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
-                       const Deadline& deadline);
+                       const Deadline& deadline, WaitClock& clock);
+  uint64_t evict(const Space::Need& need);
+  void count(const PutItem& item);
   void trim_to_watermark();
   static bool any(std::span<const PutItem> items, PutPhase phase);
 
@@ -109,6 +124,9 @@ class Owner {
   std::deque<uint64_t> waiting_;
   uint64_t next_ticket_ = 0;
   uint64_t stored_bytes_ = 0;
+  uint64_t evicted_for_entries_ = 0;
+  Log2Histogram put_waits_;
+  std::atomic<uint64_t> troubles_{0};
   std::array<uint64_t, kStatusCount> puts_by_status_{};
 };
 

@@ -132,12 +132,14 @@ Component Pool::component(std::string_view identity) {
 void Pool::exists(std::span<const Component> components, std::span<const Hash128> digests,
                   bool* found) {
   Call call(*this);
+  const CallLatency latency(latency_of(latencies_.exists));
   look_up(components, digests, false, found);
 }
 
 size_t Pool::exists_prefix(std::span<const Component> components,
                            std::span<const Hash128> digests) {
   Call call(*this);
+  const CallLatency latency(latency_of(latencies_.exists));
   return look_up(components, digests, true, nullptr);
 }
 
@@ -153,6 +155,7 @@ size_t Pool::look_up(std::span<const Component> components, std::span<const Hash
   if (found != nullptr) std::fill(found, found + digests.size(), false);
   if (slot < 0) return 0;
   std::vector<Hash128> keys;
+  ReadTotals totals;
   size_t prefix = 0;
   bool unbroken = true;
   for (size_t start = 0; start < digests.size(); start += step) {
@@ -165,17 +168,21 @@ size_t Pool::look_up(std::span<const Component> components, std::span<const Hash
         whole = whole && named.found(i * components.size() + c);
       unbroken = unbroken && whole;
       if (unbroken) ++prefix;
+      if (whole) ++totals.keys_found;
       if (found != nullptr) found[start + i] = whole;
     }
+    totals.keys_looked_up += part.size();
     if (config_.exists_refreshes) named.record_recency();
     if (stop_at_missing && !unbroken) break;
   }
+  reader_->slots().ledger(slot).add(totals);
   return prefix;
 }
 
 std::shared_ptr<Session> Pool::pin(std::span<const Component> components,
                                    std::span<const Hash128> digests, bool firm) {
   Call call(*this);
+  const CallLatency latency(latency_of(latencies_.pin));
   const int slot = reader_->claim_slot(config_.deadline);
   SlotGuard guard(*reader_, slot);
   if (slot < 0) throw Error("no reader slot was free before the deadline");
@@ -209,14 +216,22 @@ PoolStats Pool::stats() {
   if (owner_) stats.owner = owner_->stats();
   stats.sessions = sessions_->totals();
   stats.reads = reader_->slots().totals();
-  for (auto member : {&ReadTotals::calls, &ReadTotals::hits, &ReadTotals::misses, &ReadTotals::bytes})
-    stats.reads.*member += stats.sessions.reads.*member;
+  stats.reads.add(stats.sessions.reads);
   stats.region_locks = regions_.shared_acquisitions();
   stats.regions = regions_.size();
   stats.copy_isa = copies_.isa();
   stats.gets = get_phases_.read();
   stats.puts = put_phases_.read();
+  stats.get_latency = latencies_.get.read();
+  stats.put_latency = latencies_.put.read();
+  stats.exists_latency = latencies_.exists.read();
+  stats.pin_latency = latencies_.pin.read();
   return stats;
+}
+
+std::vector<NamedBytes> Pool::named_bytes() {
+  Call call(*this);
+  return owner_ ? owner_->named_bytes() : std::vector<NamedBytes>{};
 }
 
 std::pair<uint64_t, uint64_t> Pool::locate(const Component& component, const Hash128& digest) {

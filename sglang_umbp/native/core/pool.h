@@ -14,6 +14,7 @@
 
 #include "copy_pool.h"
 #include "fork_guard.h"
+#include "log2_histogram.h"
 #include "owner.h"
 #include "page_layout.h"
 #include "phases.h"
@@ -35,6 +36,7 @@ struct PoolConfig {
   bool strict_registration = true;
   bool exists_refreshes = false;
   bool call_debug = false;
+  bool latency_histograms = false;
 };
 
 // One component of a namespace: pages of the same hash are different objects in each component.
@@ -53,6 +55,10 @@ struct PoolStats {
   std::string copy_isa;
   PhaseTotals::Snapshot gets;
   PhaseTotals::Snapshot puts;
+  Log2Histogram::Snapshot get_latency;
+  Log2Histogram::Snapshot put_latency;
+  Log2Histogram::Snapshot exists_latency;
+  Log2Histogram::Snapshot pin_latency;
 };
 
 // The descriptors by which another process maps an owner's memory, and its own client area.
@@ -119,6 +125,9 @@ class Pool {
   // Waits until every stored object is where it will stay; in memory it is when put returns.
   void flush();
   PoolStats stats();
+  // As of the last put that ended: see Owner. Never throws.
+  uint64_t troubles() const { return troubles_.load(std::memory_order_relaxed); }
+  std::vector<NamedBytes> named_bytes();
 
   // Doors for tests and benchmarks. Address 0: not there.
   std::pair<uint64_t, uint64_t> locate(const Component& component, const Hash128& digest);
@@ -131,6 +140,9 @@ class Pool {
 
   void start_reading(const IndexView& index, const ClientArea& area);
   Owner& owner();  // throws Error in an attached pool
+  Log2Histogram* latency_of(Log2Histogram& histogram) {
+    return config_.latency_histograms ? &histogram : nullptr;
+  }
   void refuse_own_client(uint32_t id);
   size_t look_up(std::span<const Component> components, std::span<const Hash128> digests,
                  bool stop_at_missing, bool* found);
@@ -164,8 +176,12 @@ class Pool {
   std::shared_ptr<SessionList> sessions_;
   std::mutex components_mutex_;
   std::vector<std::string> components_;
+  std::atomic<uint64_t> troubles_{0};
   PhaseTotals get_phases_;
   PhaseTotals put_phases_;
+  struct {
+    Log2Histogram get, put, exists, pin;
+  } latencies_;
 };
 
 }  // namespace umbp

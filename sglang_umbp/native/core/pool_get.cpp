@@ -62,15 +62,6 @@ class SessionUse {
   bool held_;
 };
 
-void count(ReadTotals& totals, Status status, uint64_t nbytes) {
-  if (status == Status::kOk) {
-    ++totals.hits;
-    totals.bytes += nbytes;
-  } else {
-    ++totals.misses;
-  }
-}
-
 }  // namespace
 
 template <class Batch>
@@ -90,6 +81,10 @@ void Pool::read_slice(std::span<const Hash128> keys, const Batch& batch, size_t 
   SlotGuard guard(*reader_, slot);
   if (slot < 0) {
     std::fill(out, out + keys.size(), Status::kNoSlot);
+    ReadTotals totals;
+    totals.calls = first_item == 0 ? 1 : 0;
+    totals.by_status[static_cast<size_t>(Status::kNoSlot)] = keys.size();
+    reader_->slots().spare_ledger().add(totals);
     return;
   }
   NamedBatch named(*reader_, slot, keys);
@@ -106,7 +101,7 @@ void Pool::read_slice(std::span<const Hash128> keys, const Batch& batch, size_t 
       if (out[i] == Status::kOk)
         batch.template add<Direction::kGet>(item, arena + named.entry(i).offset, builder);
     }
-    count(named.totals(), out[i], batch.bytes_of(item));
+    named.totals().count(out[i], batch.bytes_of(item));
     timer.count(batch.fragments_of(item), out[i] == Status::kOk ? batch.bytes_of(item) : 0);
   }
   builder.finish();
@@ -141,7 +136,7 @@ void Pool::read_pinned(Session& session, size_t part, size_t first_page, size_t 
     out[i] = object.handle == kNoHandle ? Status::kNotPinned : batch.check(i, object.nbytes);
     if (out[i] == Status::kOk)
       batch.template add<Direction::kGet>(i, arena + object.offset, builder);
-    count(totals, out[i], batch.bytes_of(i));
+    totals.count(out[i], batch.bytes_of(i));
     timer.count(batch.fragments_of(i), out[i] == Status::kOk ? batch.bytes_of(i) : 0);
   }
   builder.finish();
@@ -154,6 +149,7 @@ void Pool::get_pages(const Component& component, const PageLayout& layout,
                      std::span<const Hash128> digests, std::span<const int64_t> rows, size_t first,
                      size_t last, Status* out) {
   Call call(*this);
+  const CallLatency latency(latency_of(latencies_.get));
   PhaseTimer timer(config_.call_debug, get_phases_);
   check_lengths(digests.size(), rows.size());
   LayoutBatch batch(layout, rows, first, last);
@@ -169,6 +165,7 @@ void Pool::get_session_pages(Session& session, size_t part, size_t first_page,
                              const PageLayout& layout, std::span<const int64_t> rows, size_t first,
                              size_t last, Status* out) {
   Call call(*this);
+  const CallLatency latency(latency_of(latencies_.get));
   PhaseTimer timer(config_.call_debug, get_phases_);
   check_session_window(session, part, first_page, rows.size());
   LayoutBatch batch(layout, rows, first, last);
@@ -182,6 +179,7 @@ void Pool::get_session_pages(Session& session, size_t part, size_t first_page,
 void Pool::get_ranges(const Component& component, std::span<const Hash128> digests,
                       const RangeBatch& ranges, Status* out) {
   Call call(*this);
+  const CallLatency latency(latency_of(latencies_.get));
   PhaseTimer timer(config_.call_debug, get_phases_);
   check_lengths(digests.size(), ranges.keys);
   ListedBatch batch(ranges);
@@ -196,6 +194,7 @@ void Pool::get_ranges(const Component& component, std::span<const Hash128> diges
 void Pool::get_session_ranges(Session& session, size_t part, size_t first_page,
                               const RangeBatch& ranges, Status* out) {
   Call call(*this);
+  const CallLatency latency(latency_of(latencies_.get));
   PhaseTimer timer(config_.call_debug, get_phases_);
   check_session_window(session, part, first_page, ranges.keys);
   ListedBatch batch(ranges);

@@ -58,12 +58,13 @@ void Pool::store(std::vector<PutItem>& items, const Batch& batch, PhaseTimer& ti
     builder.finish();
     timer.mark(Phase::kPlan);
     copies_.copy(runs.data(), runs.size(), &timer);
-      over = owner().commit(items);
+    over = owner().commit(items);
     timer.mark(Phase::kCommit);
     if (!over) over = owner().await_busy(items, deadline);
     timer.mark(Phase::kWait);
   }
   guard.disarm();
+  troubles_.store(owner().troubles(), std::memory_order_relaxed);
   for (size_t i = 0; i < items.size(); ++i) out[i] = items[i].status;
 }
 
@@ -71,6 +72,7 @@ void Pool::put_pages(const Component& component, const PageLayout& layout,
                      std::span<const Hash128> digests, std::span<const std::string_view> keys,
                      std::span<const int64_t> rows, std::optional<uint32_t> depth, Status* out) {
   Call call(*this);
+  const CallLatency latency(latency_of(latencies_.put));
   PhaseTimer timer(config_.call_debug, put_phases_);
   check_lengths(digests.size(), rows.size());
   LayoutBatch batch(layout, rows, 0, layout.fragments().size());
@@ -89,6 +91,7 @@ void Pool::put_ranges(const Component& component, std::span<const Hash128> diges
                       std::span<const std::string_view> keys, const uint64_t* object_bytes,
                       const RangeBatch& ranges, Status* out) {
   Call call(*this);
+  const CallLatency latency(latency_of(latencies_.put));
   PhaseTimer timer(config_.call_debug, put_phases_);
   check_lengths(digests.size(), ranges.keys);
   ListedBatch batch(ranges);

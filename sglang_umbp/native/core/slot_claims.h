@@ -21,13 +21,15 @@ class SlotClaims {
 
   bool idle() const { return taken_.load(std::memory_order_seq_cst) == 0; }
   ReadLedger& ledger(int slot) { return ledgers_[slot]; }
+  // For what calls without a slot count.
+  ReadLedger& spare_ledger() { return ledgers_[kSlots]; }
   ReadTotals totals() const;
 
  private:
   int try_claim();
 
   alignas(64) std::atomic<uint64_t> taken_{0};
-  std::array<ReadLedger, kSlots> ledgers_;
+  std::array<ReadLedger, kSlots + 1> ledgers_;
 };
 
 }  // namespace umbp

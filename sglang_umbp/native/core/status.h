@@ -1,6 +1,7 @@
 // Why a key of a batch succeeded or failed. The numbers are stable: results, logs and metrics use them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace umbp {
@@ -20,6 +21,8 @@ enum class Status : uint8_t {
   kCollision = 11,        // another key has the same 128-bit hash
   kNotPinned = 12,        // the session does not hold this page
 };
+
+inline constexpr size_t kStatusCount = 13;
 
 constexpr bool succeeded(Status status) { return status <= Status::kExists; }
 
