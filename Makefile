@@ -3,7 +3,7 @@
 # make test   every test, soak tests with small counts
 # make soak   the soak tests with full counts, and a table of what they did
 # make bench  the full benchmarks; JSON under build/bench/. TRACE=... replays that file instead of generated requests
-# make lint   ruff and mypy
+# make lint   ruff (rules and format) and mypy
 # make stub   write the stub of the native module anew
 # Every target does its own set-up, which costs nothing when nothing changed. PYTHON=... chooses the interpreter.
 
@@ -71,6 +71,7 @@ bench: setup
 
 lint: $(VENV)/.lint-tools
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 stub: setup

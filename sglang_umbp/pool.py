@@ -62,7 +62,8 @@ class Pool:
         self._open.close()
 
     def _print_summary(self) -> None:
-        with contextlib.suppress(ForkedPoolError):
+        # Not in a forked child, and not if another thread closed the pool meanwhile.
+        with contextlib.suppress(ForkedPoolError, PoolClosedError):
             for line in summary_lines(self.stats()):
                 print(line, file=sys.stderr)
 
@@ -309,8 +310,7 @@ class Pool:
 
     def flush(self) -> None:
         """Waits until every stored object is where it will stay. In memory it is when put returns."""
-        if self.closed:
-            raise PoolClosedError("the pool is closed")
+        self.native.flush()
 
     def stats(self) -> PoolStats:
         """Counters and sizes now. Takes the owner's mutex for a moment."""

@@ -21,7 +21,7 @@ class PoolSettings:
     """Payload the pool holds at most. The arena is larger by 1/32 and 64 bytes an index entry."""
     copy_threads: int = 2
     """Threads that copy one call, its caller included (1: no helpers)."""
-    nt_copy_min_bytes: int = 1024
+    nt_copy_min_bytes: int = 512
     """Copies of at least this size use non-temporal stores."""
     memory: str = "anonymous"
     """'anonymous', or 'memfd' for memory that another process can map."""
@@ -70,7 +70,15 @@ class PoolSettings:
         for variable, (name, parse) in _ENVIRONMENT.items():
             if variable in environ and name not in overrides:
                 values[name] = _parse(variable, environ[variable], parse)
+                cls._check_variable(variable, environ[variable], {name: values[name]})
         return cls(**{**values, **overrides})
+
+    @classmethod
+    def _check_variable(cls, variable: str, text: str, value: dict[str, Any]) -> None:
+        try:
+            cls(**value)
+        except SettingsError as error:
+            raise SettingsError(f"{variable}={text!r}: {error}") from None
 
     @property
     def effective_index_entries(self) -> int:
@@ -96,7 +104,11 @@ _RULES: tuple[tuple[str, str, Callable[[PoolSettings], bool]], ...] = (
     ("nt_copy_min_bytes", "0 to 2**63", lambda s: 0 <= s.nt_copy_min_bytes <= 1 << 63),
     ("memory", "'anonymous', 'memfd'", lambda s: s.memory in ("anonymous", "memfd")),
     ("index_entries", "0 (default) or 1 to 2**31", lambda s: 0 <= s.index_entries <= 1 << 31),
-    ("session_quota_bytes", "0 (default) or more", lambda s: s.session_quota_bytes >= 0),
+    (
+        "session_quota_bytes",
+        "0 (default) to 2**63",
+        lambda s: 0 <= s.session_quota_bytes <= 1 << 63,
+    ),
     ("deadline_s", "0 to 3600", lambda s: 0 <= s.deadline_s <= 3600),
     ("policy", "'lru'", lambda s: s.policy == "lru"),
     ("high_watermark", "0 (off) to 1", lambda s: 0 <= s.high_watermark <= 1),
@@ -118,6 +130,14 @@ def parse_bool(text: str) -> bool:
     raise ValueError("allowed: 1, true, yes, on, 0, false, no, off")
 
 
+def parse_int(text: str) -> int:
+    """The whole number. Raises ValueError."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("allowed: a whole number") from None
+
+
 def _parse(variable: str, text: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(text)
@@ -126,9 +146,9 @@ def _parse(variable: str, text: str, parse: Callable[[str], Any]) -> Any:
 
 
 _ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "UMBP_DRAM_CAPACITY_BYTES": ("capacity_bytes", int),
-    "UMBP_DRAM_COPY_THREADS": ("copy_threads", int),
-    "UMBP_DRAM_NT_COPY_MIN_BYTES": ("nt_copy_min_bytes", int),
+    "UMBP_DRAM_CAPACITY_BYTES": ("capacity_bytes", parse_int),
+    "UMBP_DRAM_COPY_THREADS": ("copy_threads", parse_int),
+    "UMBP_DRAM_NT_COPY_MIN_BYTES": ("nt_copy_min_bytes", parse_int),
     "UMBP_DRAM_HUGEPAGES": ("hugepages", parse_bool),
     "UMBP_DRAM_PREFAULT": ("prefault", parse_bool),
     "UMBP_RANGED_CALL_DEBUG": ("ranged_call_debug", parse_bool),

@@ -42,6 +42,7 @@ class PoolStats:
     puts: dict[Status, int]
     """Keys of finished puts by outcome."""
     get_calls: int
+    """Calls that copied or tried to; exists and pin are none."""
     hits: int
     misses: int
     bytes_read: int

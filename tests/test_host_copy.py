@@ -196,7 +196,7 @@ def test_a_pool_copies_exactly(threads, nt_min_bytes, shape):
 
 
 def call_repeatedly(pool: _native.CopyPool, lane: int, start: threading.Barrier) -> None:
-    case = spread([1728, 37_440, 8448, 5] * 8 + [500_001 + lane], seed=lane)
+    case = spread([1728, 37_440, 8448, 5] * 30 + [500_001 + lane], seed=lane)
     start.wait(DEADLINE_S)
     for _ in range(60):
         case.check(pool)
@@ -214,7 +214,7 @@ def test_many_threads_call_one_pool_at_once(threads):
 
 
 def test_pools_come_and_go():
-    case = spread([40_000] * 20)
+    case = spread([40_000] * 40)
     for threads in (1, 2, 3) * 20:
         case.check(_native.CopyPool(_native.HostCopier(1024), threads))
 
@@ -231,7 +231,7 @@ def exit_code_of_child(action: Callable[[], None]) -> int:
 
 
 def test_an_abandoned_pool_works_alone_in_a_forked_child_and_is_destroyed_there():
-    case = spread([300_000] * 4)
+    case = spread([300_000] * 8)
     pool = _native.CopyPool(_native.HostCopier(1024), 3)
     case.check(pool)
 

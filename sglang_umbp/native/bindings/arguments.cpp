@@ -203,6 +203,9 @@ void Ranges::from_lists(nb::handle addresses, nb::handle sizes, nb::handle offse
     for (int k = 0; k < 3; ++k)
       for (size_t i = 0; i < inner[k].size(); ++i)
         lists_[k].push_back(element(inner[k][i], names[k], i));
+    // An element's __index__ may have changed the lists meanwhile.
+    for (int k = 1; k < 3; ++k)
+      check_same(names[k], lists_[k].size(), names[0], lists_[0].size(), key);
     lists_[3].push_back(lists_[0].size());
   }
   batch_ = {lists_[0].data(), lists_[1].data(), lists_[2].data(), lists_[3].data(), keys,

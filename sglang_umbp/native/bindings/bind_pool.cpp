@@ -373,6 +373,7 @@ void bind_pool(nb::module_& m) {
       .def("pin", &pin, nb::arg("components"), nb::arg("keys"), nb::arg("firm"))
       .def("remove", &remove_keys, nb::arg("components"), nb::arg("keys"))
       .def("clear", &Pool::clear, nb::call_guard<nb::gil_scoped_release>())
+      .def("flush", &Pool::flush, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &stats)
       .def("locate", &locate, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
            "A door for benchmarks: (address, nbytes) of each object in the arena, (0, 0) if missing.")

@@ -47,9 +47,11 @@ Client& ClientList::add(uint32_t chunk_count, const MappingOptions& options) {
 void ClientList::bind_process(uint32_t id, pid_t pid) {
   for (Client& client : clients_) {
     if (client.id != id) continue;
-    client.pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-    if (client.pidfd < 0)
+    const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    if (pidfd < 0)
       throw Error("cannot watch process " + std::to_string(pid) + ": " + std::strerror(errno));
+    if (client.pidfd >= 0) ::close(client.pidfd);
+    client.pidfd = pidfd;
     client.pid = pid;
     return;
   }

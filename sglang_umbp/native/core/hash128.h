@@ -16,6 +16,11 @@ struct Hash128 {
   bool operator==(const Hash128&) const = default;
 };
 
+// For hashed containers: the value is a PRF's already.
+struct Hash128Hash {
+  size_t operator()(const Hash128& hash) const { return hash.low; }
+};
+
 // PRF128(key, bytes).
 Hash128 prf128(const Hash128& key, std::string_view bytes);
 

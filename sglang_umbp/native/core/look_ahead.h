@@ -14,12 +14,12 @@ namespace umbp {
 // Small cold fragments cost latency, not bandwidth, and a hardware prefetcher cannot know where the
 // next one lies. So each line copied starts the load of the line that comes kAheadLines later, into
 // the second-level cache, which has room for many more loads under way than the first (1,728 B on
-// Zen 4: 0.58 x a bare loop of non-temporal stores, into the first level only 0.91 x).
+// Zen 4: 0.58-0.8 x a bare loop of non-temporal stores, into the first level only 0.91-0.97 x).
 constexpr size_t kAheadLines = 96;
 
 // In a long run the hardware prefetcher does that by itself, and a far software prefetch disturbs
-// it (37,440 B: 1.12 x). Of such a run only the head is started from afar; from there on the copy
-// looks kNearLines ahead, into the first level (0.93 x).
+// it (37,440 B: 1.11-1.15 x). Of such a run only the head is started from afar; from there on the
+// copy looks kNearLines ahead, into the first level (0.94-0.96 x).
 constexpr uint64_t kLongRunBytes = 12 << 10;
 constexpr size_t kNearLines = 24;
 

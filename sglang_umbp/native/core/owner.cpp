@@ -3,6 +3,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "errors.h"
 
@@ -59,17 +60,37 @@ bool Owner::any(std::span<const PutItem> items, PutPhase phase) {
 void Owner::allocate(std::span<PutItem> items, const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   space_.drain_recency();
-  place_pending(items, waiting_.empty());
+  // Those who wait for room come first; a batch of objects that are there, or too large, needs none.
+  // (One that has only some must not protect them while it queues: they may be what the first one
+  // waits for.)
+  if (waiting_.empty() || needs_no_room(items)) place_pending(items);
   if (any(items, PutPhase::kPending)) make_room(lock, items, deadline);
 }
 
-void Owner::place_pending(std::span<PutItem> items, bool may_take) {
-  for (size_t i = 0; i < items.size(); ++i)
-    if (items[i].phase == PutPhase::kPending) place(items, i, may_take);
+bool Owner::needs_no_room(std::span<const PutItem> items) const {
+  return std::all_of(items.begin(), items.end(), [this](const PutItem& item) {
+    if (item.phase != PutPhase::kPending || item.nbytes > config_.capacity_bytes) return true;
+    const uint32_t handle = table_.find(item.hash);
+    return handle != kNoHandle && table_.state(handle) == State::kLive;
+  });
+}
+
+// Who will not fit is decided before anything is taken: by the order of the batch, not by what is
+// free at this moment.
+void Owner::place_pending(std::span<PutItem> items) {
+  for (size_t i = 0; i < items.size(); ++i) place(items, i, false);
+  refuse_hopeless(items);
+  std::unordered_set<Hash128, Hash128Hash> waiting;  // keys whose first put has no room yet
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].phase != PutPhase::kPending || waiting.contains(items[i].hash)) continue;
+    place(items, i, true);
+    if (items[i].phase == PutPhase::kPending) waiting.insert(items[i].hash);
+  }
 }
 
 void Owner::place(std::span<PutItem> items, size_t index, bool may_take) {
   PutItem& item = items[index];
+  if (item.phase != PutPhase::kPending) return;
   if (item.nbytes > config_.capacity_bytes) return item.finish(Status::kTooLarge);
   const uint32_t handle = table_.find(item.hash);
   if (handle != kNoHandle)
@@ -101,6 +122,11 @@ void Owner::protect(PutItem& item) {
   item.is_protected = true;
 }
 
+void Owner::unprotect(PutItem& item) {
+  if (item.is_protected) space_.unprotect(item.handle);
+  item.is_protected = false;
+}
+
 bool Owner::try_take(PutItem& item) {
   item.handle = space_.take(item.hash, item.component, item.key, item.nbytes);
   if (item.handle == kNoHandle) return false;
@@ -112,19 +138,28 @@ bool Owner::try_take(PutItem& item) {
   return true;
 }
 
-// A batch never evicts its own members: what cannot fit beside them is refused at once.
+// A batch never evicts its own members: what cannot fit beside those before it is refused at once.
 void Owner::refuse_hopeless(std::span<PutItem> items) {
-  uint64_t own_bytes = 0;
-  uint64_t own_entries = 0;
+  uint64_t bytes = 0;
+  uint64_t entries = 0;
   for (const PutItem& item : items)
-    if (item.is_member()) {
-      own_bytes += item.nbytes;
-      ++own_entries;
+    if (item.is_member() || item.phase == PutPhase::kPending) {
+      bytes += item.nbytes;
+      ++entries;
     }
+  if (bytes <= config_.capacity_bytes && entries <= config_.entry_count) return;
+  std::unordered_set<Hash128, Hash128Hash> counted;  // a repeated key takes room once
+  bytes = 0;
+  for (const PutItem& item : items)
+    if (item.is_member() && counted.insert(item.hash).second) bytes += item.nbytes;
   for (PutItem& item : items) {
-    if (item.phase != PutPhase::kPending) continue;
-    if (own_bytes + item.nbytes > config_.capacity_bytes || own_entries >= config_.entry_count)
+    if (item.phase != PutPhase::kPending || counted.contains(item.hash)) continue;
+    if (bytes + item.nbytes > config_.capacity_bytes || counted.size() >= config_.entry_count) {
       item.finish(Status::kNoSpace);
+      continue;
+    }
+    counted.insert(item.hash);
+    bytes += item.nbytes;
   }
 }
 
@@ -132,20 +167,21 @@ void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> i
                       const Deadline& deadline) {
   Turn turn(*this);
   auto pause = kFirstPause;
-  const uint64_t retired_before = space_.totals().retired_bytes;
+  uint64_t retired_before = space_.totals().retired_bytes;
   while (true) {
-    uint64_t progress = 0;
     if (turn.has_come()) {
-      place_pending(items, true);
-      refuse_hopeless(items);
+      place_pending(items);
       if (!any(items, PutPhase::kPending)) return;
-      progress = space_.evict(missing(items, retired_before));
+      // Room that was made goes to those it was made for, however late it is.
+      if (space_.evict(missing(items, retired_before)) != 0) continue;
     }
     if (deadline.passed()) break;
-    if (progress != 0) continue;
+    // What was on its way has not come: who names it may be stopped. Other victims must do.
+    if (pause == kLongestPause) retired_before = space_.totals().retired_bytes;
     changed_.wait_until(lock, deadline.within(pause));
     pause = std::min(pause * 2, kLongestPause);
   }
+  for (size_t i = 0; i < items.size(); ++i) place(items, i, false);
   for (PutItem& item : items)
     if (item.phase == PutPhase::kPending) item.finish(Status::kNoSpace);
 }
@@ -158,8 +194,9 @@ Space::Need Owner::missing(std::span<const PutItem> items, uint64_t retired_befo
   uint32_t wanted_entries = 0;
   uint64_t smallest = UINT64_MAX;
   const PutItem* first = nullptr;
+  std::unordered_set<Hash128, Hash128Hash> counted;
   for (const PutItem& item : items) {
-    if (item.phase != PutPhase::kPending) continue;
+    if (item.phase != PutPhase::kPending || !counted.insert(item.hash).second) continue;
     if (first == nullptr) first = &item;
     wanted_bytes += item.nbytes;
     wanted_entries += 1;
@@ -189,12 +226,11 @@ bool Owner::commit(std::span<PutItem> items) {
 
 bool Owner::end_if_over(std::span<PutItem> items) {
   if (any(items, PutPhase::kBusy) || any(items, PutPhase::kPending)) return false;
+  trim_to_watermark();  // before the members lose their protection: every True can be read back
   for (PutItem& item : items) {
-    if (item.is_protected) space_.unprotect(item.handle);
-    item.is_protected = false;
+    unprotect(item);
     ++puts_by_status_[static_cast<size_t>(item.status)];
   }
-  trim_to_watermark();
   return true;
 }
 
@@ -202,6 +238,7 @@ void Owner::settle(std::span<PutItem> items, PutItem& item) {
   switch (item.phase) {
     case PutPhase::kNew:
       if (item.clears_before != clears_) {
+        unprotect(item);
         space_.abandon(item.handle);
         return item.finish(Status::kCleared);
       }
@@ -216,6 +253,7 @@ void Owner::settle(std::span<PutItem> items, PutItem& item) {
         if (&first == &item) break;
         if (first.handle != item.handle || first.hash != item.hash) continue;
         const bool same = succeeded(first.status) && first.nbytes == item.nbytes;
+        if (same) space_.policy().touch(item.handle);
         return item.finish(same ? Status::kExists
                                 : succeeded(first.status) ? Status::kSizeMismatch : first.status);
       }
@@ -240,18 +278,21 @@ void Owner::await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
     changed_.wait_until(lock, deadline.at());
     handle = table_.find(item.hash);
   }
-  if (handle == kNoHandle)
+  if (handle == kNoHandle) {
     item.phase = PutPhase::kPending;
-  else if (table_.entry(handle).nbytes == item.nbytes)
-    item.finish(Status::kExists);
-  else
+  } else if (table_.entry(handle).nbytes != item.nbytes) {
     item.finish(Status::kSizeMismatch);
+  } else {
+    item.handle = handle;
+    protect(item);  // this batch may still make room for others
+    item.finish(Status::kExists);
+  }
 }
 
 void Owner::abandon(std::span<PutItem> items) {
   std::lock_guard lock(mutex_);
   for (PutItem& item : items) {
-    if (item.is_protected) space_.unprotect(item.handle);
+    unprotect(item);
     if (item.phase == PutPhase::kNew) space_.abandon(item.handle);
   }
   changed_.notify_all();

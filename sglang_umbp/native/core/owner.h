@@ -78,11 +78,13 @@ class Owner {
   // First come, first served among the puts that wait for room.
   class Turn;
 
-  void place_pending(std::span<PutItem> items, bool may_take);
+  void place_pending(std::span<PutItem> items);
   void place(std::span<PutItem> items, size_t index, bool may_take);
   void place_existing(std::span<PutItem> items, size_t index, uint32_t handle);
   bool try_take(PutItem& item);
   void protect(PutItem& item);
+  void unprotect(PutItem& item);
+  bool needs_no_room(std::span<const PutItem> items) const;
   void refuse_hopeless(std::span<PutItem> items);
   void make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> items,
                  const Deadline& deadline);

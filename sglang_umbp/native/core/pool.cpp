@@ -8,8 +8,9 @@
 namespace umbp {
 namespace {
 
-// Enough chunks to name every entry twice over, and a few for many short sessions.
-uint32_t chunk_count_for(uint32_t entry_count) { return 2 * (entry_count / kChunkHandles) + 256; }
+// Enough chunks to name every entry twice over, and thousands for short sessions, each of which
+// takes one whole. What is never used costs address space only.
+uint32_t chunk_count_for(uint32_t entry_count) { return 2 * (entry_count / kChunkHandles) + 4096; }
 
 Hash128 component_key(const Hash128& secret, std::string_view identity) {
   // A key of its own, so that no page hash can be mistaken for an identity.
@@ -49,8 +50,9 @@ IndexView view_of(const std::vector<Mapping>& memory) {
 Pool::Pool(const PoolConfig& config)
     : config_(config), copies_(HostCopier(config.nt_copy_min_bytes, config.copy_isa),
                                config.copy_threads) {
-  owner_.emplace(config.owner);
+  owner_ = std::make_unique<Owner>(config.owner);
   const Client& self = owner_->add_client(chunk_count_for(config.owner.entry_count));
+  own_client_ = self.id;
   start_reading(owner_->view(), self.area);
 }
 
@@ -71,10 +73,13 @@ void Pool::start_reading(const IndexView& index, const ClientArea& area) {
 }
 
 Pool::~Pool() {
-  if (guard_.foreign())
-    copies_.abandon();
-  else
+  if (!guard_.foreign()) {
     close();
+    return;
+  }
+  copies_.abandon();
+  // A put that waited at the fork is counted in the condition variable for ever: destroying it hangs.
+  static_cast<void>(owner_.release());
 }
 
 void Pool::close() {
@@ -187,7 +192,7 @@ void Pool::clear() {
 PoolStats Pool::stats() {
   Call call(*this);
   PoolStats stats;
-  stats.owner_attached = owner_.has_value();
+  stats.owner_attached = owner_ != nullptr;
   if (owner_) stats.owner = owner_->stats();
   stats.sessions = sessions_->totals();
   stats.reads = reader_->slots().totals();
@@ -221,14 +226,24 @@ Share Pool::share() {
   return {owner().descriptors(), client.memory.fd(), client.id};
 }
 
+void Pool::flush() { Call call(*this); }
+
 void Pool::bind_client(uint32_t id, pid_t pid) {
   Call call(*this);
+  refuse_own_client(id);
   owner().bind_client(id, pid);
 }
 
 void Pool::remove_client(uint32_t id) {
   Call call(*this);
+  refuse_own_client(id);
   owner().remove_client(id);
+}
+
+void Pool::refuse_own_client(uint32_t id) {
+  owner();
+  if (id == own_client_)
+    throw InvalidBatch("client " + std::to_string(id) + " is the pool itself, not an attached one");
 }
 
 }  // namespace umbp

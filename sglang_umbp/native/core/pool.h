@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,7 +27,7 @@ namespace umbp {
 
 struct PoolConfig {
   OwnerConfig owner;
-  uint64_t nt_copy_min_bytes = 1024;
+  uint64_t nt_copy_min_bytes = 512;
   unsigned copy_threads = 2;
   std::string copy_isa = "auto";
   uint64_t session_quota_bytes = 0;
@@ -116,6 +115,8 @@ class Pool {
   void remove(std::span<const Component> components, std::span<const Hash128> digests,
               bool* removed);
   void clear();
+  // Waits until every stored object is where it will stay; in memory it is when put returns.
+  void flush();
   PoolStats stats();
 
   // Doors for tests and benchmarks. Address 0: not there.
@@ -129,6 +130,7 @@ class Pool {
 
   void start_reading(const IndexView& index, const ClientArea& area);
   Owner& owner();  // throws Error in an attached pool
+  void refuse_own_client(uint32_t id);
   size_t look_up(std::span<const Component> components, std::span<const Hash128> digests,
                  bool stop_at_missing, bool* found);
   // Batch: a LayoutBatch or a ListedBatch.
@@ -154,7 +156,8 @@ class Pool {
   RegionTable regions_;
   CopyPool copies_;
   Hash128 secret_;
-  std::optional<Owner> owner_;
+  std::unique_ptr<Owner> owner_;
+  uint32_t own_client_ = 0;
   std::vector<Mapping> attached_;
   std::unique_ptr<Reader> reader_;
   std::shared_ptr<SessionList> sessions_;

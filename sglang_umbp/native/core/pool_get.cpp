@@ -94,6 +94,7 @@ void Pool::read_slice(std::span<const Hash128> keys, const Batch& batch, size_t 
     return;
   }
   NamedBatch named(*reader_, slot, keys);
+  named.totals().calls = first_item == 0 ? 1 : 0;  // one a get, whatever its slices
   timer.mark(Phase::kResolve);
   std::vector<Run>& runs = runs_of_this_thread();
   RunBuilder builder(runs);
@@ -120,7 +121,7 @@ void Pool::read_session(Session& session, size_t part, size_t first_page, size_t
                         const Batch& batch, Status* out, PhaseTimer& timer) {
   SessionUse use(session);
   if (use.held()) return read_pinned(session, part, first_page, count, batch, out, timer);
-  if (!session.dropped()) throw InvalidBatch("the session is closed");
+  if (!session.dropped() || session.ended()) throw InvalidBatch("the session is closed");
   std::vector<Hash128> keys;
   for (size_t page = first_page; page < first_page + count; ++page)
     keys.push_back(session.keys()[page * session.width() + part]);

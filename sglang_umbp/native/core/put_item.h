@@ -36,7 +36,7 @@ struct PutItem {
   // Whether it takes room that this batch must not take back from itself.
   bool is_member() const {
     return phase == PutPhase::kNew || phase == PutPhase::kPresent ||
-           (phase == PutPhase::kDone && status == Status::kOk);
+           (phase == PutPhase::kDone && succeeded(status));
   }
 
   void finish(Status answer) {

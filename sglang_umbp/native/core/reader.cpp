@@ -3,7 +3,8 @@
 namespace umbp {
 
 void raise_mark(std::atomic<uint32_t>& mark, uint32_t at_least) {
-  uint32_t seen = mark.load(std::memory_order_relaxed);
+  // Acquire: a mark that another thread raised comes before what this one names from here on.
+  uint32_t seen = mark.load(std::memory_order_acquire);
   while (seen < at_least &&
          !mark.compare_exchange_weak(seen, at_least, std::memory_order_seq_cst)) {
   }
@@ -28,7 +29,6 @@ void Reader::record_recency(int slot, std::span<const uint32_t> handles) {
 
 NamedBatch::NamedBatch(Reader& reader, int slot, std::span<const Hash128> keys)
     : reader_(reader), slot_(slot), count_(static_cast<uint32_t>(keys.size())) {
-  totals_.calls = 1;
   ReadProtocol<>::publish(reader_.index(), reader_.slot_list(slot_), keys.data(), count_, handles_);
 }
 

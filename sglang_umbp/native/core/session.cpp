@@ -22,7 +22,8 @@ bool Session::try_drop() {
 }
 
 void Session::close() {
-  if (guard_.foreign()) return;  // a forked child: the names are its parent's
+  if (guard_.foreign()) return;  // what a forked child inherited is its parent's
+  ended_.store(true, std::memory_order_release);
   users_.fetch_or(kClosed, std::memory_order_seq_cst);
   // A read lasts as long as its copy, and no new one starts: this ends.
   while (users_.load(std::memory_order_seq_cst) != kClosed)
@@ -120,6 +121,23 @@ void SessionList::apply_quota(Session& session) {
   session.nbytes_ = nbytes;
   totals_.pinned_bytes += nbytes;
   if (full) ++totals_.cut_short;
+  give_back_chunks(session, chunks_in_use(session));
+}
+
+// Chunks up to the last object that is held: sessions that found little must not use up what others
+// need to hold anything at all.
+size_t SessionList::chunks_in_use(const Session& session) {
+  size_t objects = session.objects_.size();
+  while (objects != 0 && session.objects_[objects - 1].handle == kNoHandle) --objects;
+  return (objects + kChunkHandles - 1) / kChunkHandles;
+}
+
+void SessionList::give_back_chunks(Session& session, size_t keep) {
+  while (session.chunks_.size() > keep) {
+    ReadProtocol<>::withdraw(reader_.chunk_list(session.chunks_.back()));
+    reader_.chunks().release(session.chunks_.back());
+    session.chunks_.pop_back();
+  }
 }
 
 bool SessionList::drop_oldest() {
@@ -139,10 +157,7 @@ void SessionList::give_back(Session& session) {
 
 void SessionList::give_back_locked(Session& session) {
   if (session.returned_.exchange(true)) return;
-  for (const uint32_t chunk : session.chunks_) {
-    ReadProtocol<>::withdraw(reader_.chunk_list(chunk));
-    reader_.chunks().release(chunk);
-  }
+  give_back_chunks(session, 0);
   totals_.pinned_bytes -= session.nbytes_;
   session.ledger_.add_to(totals_.reads);
   sessions_.remove(&session);
@@ -162,6 +177,10 @@ void SessionList::close_all() {
     std::lock_guard lock(mutex_);
     for (Session* session : sessions_)
       if (auto alive = session->weak_from_this().lock()) open.push_back(std::move(alive));
+    // Those that are being destroyed: nobody reads them, and their destructor waits for this mutex.
+    const std::list<Session*> dying = sessions_;
+    for (Session* session : dying)
+      if (session->weak_from_this().expired()) give_back_locked(*session);
   }
   for (const auto& session : open) session->close();
 }

@@ -47,7 +47,11 @@ class Session : public std::enable_shared_from_this<Session> {
   std::span<const Hash128> keys() const { return keys_; }
   ReadLedger& ledger() { return ledger_; }
 
-  // Waits for reads in progress, then lets every object go. Twice is a no-op.
+  // Whether close() was called; a dropped session may be read until then.
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+
+  // Waits for reads in progress, then lets every object go. Twice is a no-op, and so is once in a
+  // forked child.
   void close();
   bool closed() const { return users_.load(std::memory_order_acquire) >= kClosed; }
 
@@ -69,6 +73,7 @@ class Session : public std::enable_shared_from_this<Session> {
   uint64_t nbytes_ = 0;
   std::atomic<uint32_t> users_{0};
   std::atomic<bool> dropped_{false};
+  std::atomic<bool> ended_{false};
   std::atomic<bool> returned_{false};
   ReadLedger ledger_;
   ForkGuard guard_;
@@ -102,6 +107,8 @@ class SessionList : public std::enable_shared_from_this<SessionList> {
   void keep_whole_pages(Session& session);
   void apply_quota(Session& session);
   bool drop_oldest();
+  static size_t chunks_in_use(const Session& session);
+  void give_back_chunks(Session& session, size_t keep);
   void give_back(Session& session);  // after its last read
   void give_back_locked(Session& session);
 

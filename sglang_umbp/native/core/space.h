@@ -73,7 +73,7 @@ class Space {
   uint64_t objects_ = 0;  // LIVE
   std::vector<uint32_t> retired_;
   std::vector<uint32_t> named_;     // pass number in which the handle was last seen named
-  std::vector<uint16_t> protects_;
+  std::vector<uint32_t> protects_;
   uint32_t pass_number_ = 0;
   std::chrono::nanoseconds last_pass_{0};
 };

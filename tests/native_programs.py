@@ -1,0 +1,92 @@
+"""Compiles the C++ programs of tests/native against the core, once for each set of flags and sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "sglang_umbp" / "native" / "core"
+PROGRAMS = ROOT / "tests" / "native"
+CACHE = ROOT / "build" / "native-tests"
+
+FLAGS = {
+    "plain": ("-O2",),
+    "thread": ("-O1", "-g1", "-fsanitize=thread", "-fno-omit-frame-pointer"),
+    "address": ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-omit-frame-pointer"),
+}
+"""Flags by the name of what the program is to be compiled for."""
+
+COMMON_FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-pthread", "-DNDEBUG")
+COMPILE_TIMEOUT_S = 240
+
+
+def program(name: str, variant: str) -> Path:
+    """The compiled tests/native/<name>.cpp, linked with the whole core. Skips where there is no g++.
+
+    Kept under build/native-tests by the hash of what it was made of, so that a second run compiles
+    nothing.
+    """
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not there to compile {name}.cpp")
+    flags = (*COMMON_FLAGS, *FLAGS[variant])
+    core = _core_archive(compiler, flags)
+    source = PROGRAMS / f"{name}.cpp"
+    target = core.parent / f"{name}-{_digest([source])}"
+    if not target.exists():
+        command = [compiler, *flags, f"-I{CORE}", str(source), str(core)]
+        _replace(target, lambda made: _run([*command, "-o", str(made)]))
+    return target
+
+
+def _core_archive(compiler: str, flags: tuple[str, ...]) -> Path:
+    files = sorted([*CORE.glob("*.h"), *CORE.glob("*.cpp")])
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    folder = CACHE / _digest(files, compiler, version, *flags)
+    target = folder / "core.a"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(target, lambda made: _archive(compiler, flags, made))
+    return target
+
+
+def _archive(compiler: str, flags: tuple[str, ...], target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+
+        def compile_one(source: Path) -> str:
+            made = f"{folder}/{source.stem}.o"
+            _run([compiler, *flags, "-c", str(source), "-o", made])
+            return made
+
+        with ThreadPoolExecutor(os.cpu_count()) as executor:
+            objects = list(executor.map(compile_one, sorted(CORE.glob("*.cpp"))))
+        _run(["ar", "rcs", str(target), *objects])
+
+
+def _digest(files: Iterable[Path], *words: str) -> str:
+    sha = hashlib.sha256()
+    for part in (*words, *(part for file in files for part in (file.name, file.read_text()))):
+        sha.update(f"{len(part)}:{part}".encode())
+    return sha.hexdigest()[:16]
+
+
+def _replace(target: Path, make) -> None:
+    """Two test runs may compile at once: what is under its final name is whole."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        made = Path(folder) / target.name
+        make(made)
+        made.replace(target)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
