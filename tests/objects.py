@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_umbp import Pool, Session
+from sglang_umbp import Session
 
 UNTOUCHED = 0xEE
 
