@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from .errors import ForkedPoolError, InvalidBatchError, PoolClosedError
 from .identity import RAW_KEYS_IDENTITY, component_identity
 from .layout import Component, Namespace, PageLayout
 from .phase_report import summary_lines
-from .rows import as_rows
 from .session import Session
 from .settings import PoolSettings
 from .stats import PoolStats, stats_from_native
@@ -25,6 +24,16 @@ if TYPE_CHECKING:
 
 Keys = Sequence[str] | Sequence[bytes] | Sequence[str | bytes]
 Where = Namespace | Component | None
+
+
+class _NotOpen:
+    """Stands for the native pool before open(), so that calls need not ask whether there is one."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise PoolClosedError("the pool is not open: call open() or use it as a context manager")
+
+
+_NOT_OPEN = cast("_native.Pool", _NotOpen())
 
 
 class Pool:
@@ -42,20 +51,20 @@ class Pool:
         if settings is not None and overrides:
             raise InvalidBatchError("give settings or keyword arguments, not both")
         self.settings = settings if settings is not None else PoolSettings.from_env(**overrides)
-        self._open: _native.Pool | None = None
+        self._open: _native.Pool = _NOT_OPEN
         self._raw: Namespace | None = None
         self._namespaces: dict[tuple[bytes, tuple[str, ...]], Namespace] = {}
 
     def open(self) -> Pool:
         """Gets the memory. Raises PoolMemoryError; opening an open pool is an error."""
-        if self._open is not None:
+        if self._open is not _NOT_OPEN:
             raise InvalidBatchError("the pool is open already" if not self.closed else "the pool was closed")
         self._open = _native.Pool(native_config(self.settings))
         return self
 
     def close(self) -> None:
         """Waits for running calls, ends all sessions, gives the memory back. Twice is a no-op."""
-        if self._open is None or self._open.closed:
+        if self.closed:
             return
         if self.settings.ranged_call_debug:
             self._print_summary()
@@ -68,7 +77,7 @@ class Pool:
                 print(line, file=sys.stderr)
 
     def __enter__(self) -> Pool:
-        return self.open() if self._open is None else self
+        return self.open() if self._open is _NOT_OPEN else self
 
     def __exit__(
         self,
@@ -81,13 +90,11 @@ class Pool:
     @property
     def closed(self) -> bool:
         """Whether calls are refused: not opened yet, or closed."""
-        return self._open is None or self._open.closed
+        return self._open is _NOT_OPEN or self._open.closed
 
     @property
     def native(self) -> _native.Pool:
-        """The native pool. Raises PoolClosedError before open()."""
-        if self._open is None:
-            raise PoolClosedError("the pool is not open: call open() or use it as a context manager")
+        """The native pool; before open() every use of it raises PoolClosedError."""
         return self._open
 
     # Memory ------------------------------------------------------------------------------------------
@@ -146,28 +153,31 @@ class Pool:
         row. logical_layers[j]: the model layer, not descending (default 0, 1, 2, ...).
         Raises InvalidBatchError, KeyError.
         """
-        native = _native.PageLayout(rows, bases, strides, sizes, object_offsets)
-        return PageLayout(namespace.component(component), native, logical_layers)
+        where = namespace.component(component)
+        native = _native.PageLayout(where.native, where.part, rows, bases, strides, sizes, object_offsets)
+        return PageLayout(where, native, logical_layers)
 
     # Pages through a layout: the fast path -------------------------------------------------------------
 
     @overload
     def put_pages(
-        self, layout: PageLayout, hashes: Keys, rows: Any, *, status: Literal[False] = False
+        self, layout: PageLayout, hashes: Keys, rows: Any, *, depth: int | None = None, status: Literal[False] = False
     ) -> list[bool]: ...
     @overload
-    def put_pages(self, layout: PageLayout, hashes: Keys, rows: Any, *, status: Literal[True]) -> list[Status]: ...
     def put_pages(
-        self, layout: PageLayout, hashes: Keys, rows: Any, *, status: bool = False
+        self, layout: PageLayout, hashes: Keys, rows: Any, *, depth: int | None = None, status: Literal[True]
+    ) -> list[Status]: ...
+    def put_pages(
+        self, layout: PageLayout, hashes: Keys, rows: Any, *, depth: int | None = None, status: bool = False
     ) -> list[bool] | list[Status]:
         """Stores the component's object of each page hash from the layout's rows (integers, one a page).
 
         A key that is there with the same size succeeds without a copy. Admission evicts, but never a
-        member of this batch: what does not fit fails alone. The rows may be reused on return.
+        member of this batch: what does not fit fails alone. The rows may be reused on return. depth: the
+        pages are consecutive pages of one prefix, and so many come before the first; policy 'depth_lru'
+        uses it.
         """
-        answers = self.native.put_pages(
-            layout.component.native, layout.part, layout.native, hashes, as_rows(rows), status
-        )
+        answers = self._open.put_pages(layout.native, hashes, rows, depth, status)
         return to_statuses(answers) if status else answers
 
     @overload
@@ -205,9 +215,7 @@ class Pool:
         (default all). True: every byte asked for is the object's. False: the row was not touched.
         """
         begin, end = layers if layers is not None else (0, layout.fragments)
-        answers = self.native.get_pages(
-            layout.component.native, layout.part, layout.native, hashes, as_rows(rows), begin, end, status
-        )
+        answers = self._open.get_pages(layout.native, hashes, rows, begin, end, status)
         return to_statuses(answers) if status else answers
 
     # Objects by key ------------------------------------------------------------------------------------

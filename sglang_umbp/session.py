@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .errors import InvalidBatchError
-from .rows import as_rows
 from .status import Status, to_statuses
 
 if TYPE_CHECKING:
@@ -109,9 +108,7 @@ class Session:
                 f"the layout is of namespace {layout.component.namespace.name!r}, "
                 f"the session of {self.namespace.name!r}"
             )
-        answers = self._pool.get_session_pages(
-            self._native, layout.part, first, layout.native, as_rows(rows), begin, end, status
-        )
+        answers = self._pool.get_session_pages(self._native, first, layout.native, rows, begin, end, status)
         return to_statuses(answers) if status else answers
 
     def get_ranges(

@@ -40,7 +40,7 @@ class PoolSettings:
     exists_refreshes: bool = False
     """Whether exists counts as a use in the eviction order."""
     policy: str = "lru"
-    """Eviction order: 'lru'."""
+    """Eviction order: 'lru', or 'depth_lru': of pages used together the deepest of a prefix goes first."""
     high_watermark: float = 0.0
     """Fraction of capacity above which a put evicts down to low_watermark; 0: off."""
     low_watermark: float = 0.0
@@ -110,7 +110,7 @@ _RULES: tuple[tuple[str, str, Callable[[PoolSettings], bool]], ...] = (
         lambda s: 0 <= s.session_quota_bytes <= 1 << 63,
     ),
     ("deadline_s", "0 to 3600", lambda s: 0 <= s.deadline_s <= 3600),
-    ("policy", "'lru'", lambda s: s.policy == "lru"),
+    ("policy", "'lru', 'depth_lru'", lambda s: s.policy in ("lru", "depth_lru")),
     ("high_watermark", "0 (off) to 1", lambda s: 0 <= s.high_watermark <= 1),
     (
         "low_watermark",

@@ -45,6 +45,7 @@ class PoolTwin:
     """
 
     capacity: int
+    entries: int
     objects: OrderedDict[Hashable, Held] = field(default_factory=OrderedDict)
     retired: list[Held] = field(default_factory=list)
     evicted: int = 0
@@ -89,24 +90,28 @@ class PoolTwin:
     def free_bytes(self) -> int:
         return self.capacity - self.live_bytes - sum(held.nbytes for held in self.retired)
 
+    def free_entries(self) -> int:
+        return self.entries - len(self.objects) - len(self.retired)
+
     def free_unnamed(self) -> bool:
         """A pass. Returns whether it freed something."""
         before = len(self.retired)
         self.retired = [held for held in self.retired if held.pins]
         return len(self.retired) < before
 
-    def evict(self, nbytes: int, members: set[Hashable]) -> bool:
-        """The least recently used go until nbytes are free. Returns whether one went."""
-        freed = 0
+    def evict(self, nbytes: int, entries: int, members: set[Hashable]) -> bool:
+        """The least recently used go until that much is free. Returns whether one went."""
+        freed = count = 0
         for key in [key for key, held in self.objects.items() if not held.pins]:
-            if freed >= nbytes:
+            if freed >= nbytes and count >= entries:
                 break
             if key not in members:
                 freed += self.objects[key].nbytes
+                count += 1
                 self._retire(key)
                 self.evicted += 1
         self.free_unnamed()
-        return freed > 0
+        return count > 0
 
     def _retire(self, key: Hashable) -> bool:
         if key not in self.objects:
@@ -150,12 +155,14 @@ class _Put:
 
     def _who_can_fit(self) -> dict[Hashable, int]:
         """Numbers of the asks that get room beside the members before them, by key."""
-        total = sum(self._twin.objects[key].nbytes for key in self._members())
+        members = self._members()
+        total = sum(self._twin.objects[key].nbytes for key in members)
         new: dict[Hashable, int] = {}
         for number, ask in enumerate(self._asks):
             if self._answers[number] is not None or ask.key in new:
                 continue
-            if total + ask.nbytes > self._twin.capacity:
+            full = len(members) + len(new) >= self._twin.entries
+            if full or total + ask.nbytes > self._twin.capacity:
                 self._answers[number] = Status.NO_SPACE
             else:
                 new[ask.key] = number
@@ -169,15 +176,18 @@ class _Put:
         twin = self._twin
         while True:
             free = twin.free_bytes() - sum(self._asks[number].nbytes for number in taken)
+            entries = twin.free_entries() - len(taken)
             for number in list(pending):
-                if self._asks[number].nbytes <= free:
+                if self._asks[number].nbytes <= free and entries > 0:
                     free -= self._asks[number].nbytes
+                    entries -= 1
                     pending.remove(number)
                     taken.add(number)
             if not pending:
                 return taken
-            missing = sum(self._asks[number].nbytes for number in pending) - free
-            if not twin.free_unnamed() and not twin.evict(missing, self._members()):
+            nbytes = sum(self._asks[number].nbytes for number in pending) - free
+            lacking = len(pending) - entries
+            if not twin.free_unnamed() and not twin.evict(nbytes, lacking, self._members()):
                 return taken
 
     def _late_answer(self, number: int, new: dict[Hashable, int], stored: set[int]) -> Status:

@@ -19,9 +19,20 @@ MIB = 1 << 20
 OK, EXISTS, MISSING = Status.OK, Status.EXISTS, Status.MISSING
 
 
-@pytest.fixture
-def client() -> Iterator[PoolClient]:
-    with open_pool(4 * MIB) as pool:
+KINDS: dict[str, dict[str, object]] = {
+    "default": {},
+    "memfd, one thread, no non-temporal stores": {
+        "memory": "memfd",
+        "copy_threads": 1,
+        "nt_copy_min_bytes": 2**63,
+        "hugepages": False,
+    },
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def client(request: pytest.FixtureRequest) -> Iterator[PoolClient]:
+    with open_pool(4 * MIB, **request.param) as pool:
         yield PoolClient(pool)
 
 
@@ -727,6 +738,65 @@ def test_a_page_of_another_size_than_the_layout_is_false_and_not_written(
     assert answers == [OK, Status.SIZE_MISMATCH]
     client.destination.expect(0, object_of("a", 100))
     client.destination.check()
+
+
+def test_pages_in_batches_of_more_than_one_slice_work() -> None:
+    count = 5000
+    with open_pool(MIB) as pool:
+        memory = Memory(count * 80)
+        pool.register_array(memory.array)
+        layout = pool.page_layout(
+            pool.namespace("many", ["kv"]),
+            "kv",
+            rows=count,
+            bases=[memory.address, memory.address + 24],
+            strides=[80, 80],
+            sizes=[24, 40],
+            object_offsets=[40, 0],
+        )
+        hashes = [f"page {number}" for number in range(count)]
+        rows = random.Random(5).sample(range(count), count)
+        in_memory = {key: np.roll(object_of(key, 64), 24) for key in hashes}
+        for row, key in zip(rows, hashes, strict=True):
+            memory.write(row * 80, in_memory[key])
+        assert all(pool.put_pages(layout, hashes, rows))
+        memory.check()
+        asked = [key if number % 100 else f"none {number}" for number, key in enumerate(hashes)]
+        with pool.pin(asked, namespace=layout.component.namespace) as session:
+            reads = {
+                "pool": lambda: pool.get_pages(layout, asked, rows[::-1]),
+                "session": lambda: session.get_pages(layout, rows[::-1]),
+            }
+            for name, read in reads.items():
+                memory.reset()
+                assert read() == [number % 100 != 0 for number in range(count)], name
+                for row, key in zip(rows[::-1], asked, strict=True):
+                    if key in in_memory:
+                        memory.expect(row * 80, in_memory[key])
+                memory.check()
+
+
+def test_layer_groups_are_the_fragments_of_consecutive_logical_layers(client: PoolClient) -> None:
+    space = client.pool.namespace("layers", ["kv"])
+
+    def layout(logical_layers: list[int] | None) -> PageLayout:
+        return client.pool.page_layout(
+            space,
+            "kv",
+            rows=1,
+            bases=[1000 * j for j in range(1, 6)],
+            strides=[0] * 5,
+            sizes=[10] * 5,
+            object_offsets=[10 * j for j in range(5)],
+            logical_layers=logical_layers,
+        )
+
+    assert layout(None).layer_groups(2) == [(0, 2), (2, 4), (4, 5)]
+    assert layout([2, 4, 6, 8, 10]).layer_groups(4) == [(0, 1), (1, 3), (3, 5)]
+    assert layout([0, 0, 9, 9, 9]).layer_groups(3) == [(0, 2), (2, 2), (2, 2), (2, 5)]
+    assert layout([0, 1, 2, 3, 4]).layer_groups(8, 17) == [(0, 5), (5, 5), (5, 5)]
+    with pytest.raises(ValueError, match="group_size"):
+        layout(None).layer_groups(0)
 
 
 # Accounting --------------------------------------------------------------------------------------

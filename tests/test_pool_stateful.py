@@ -88,10 +88,18 @@ class OpenSession:
 class ExactMachine(RuleBasedStateMachine):
     """Every answer and every byte is predicted. Sizes are such that fragments never matter."""
 
+    index_entries = 65_536  # the slack that comes with them keeps fragmentation away
+
     @initialize()
     def open(self) -> None:
-        self.pool = open_pool(CAPACITY, deadline_s=0, session_quota_bytes=1 << 40, copy_threads=1).__enter__()
-        self.twin = PoolTwin(CAPACITY)
+        self.pool = open_pool(
+            CAPACITY,
+            deadline_s=0,
+            session_quota_bytes=1 << 40,
+            copy_threads=1,
+            index_entries=self.index_entries,
+        )
+        self.twin = PoolTwin(CAPACITY, self.index_entries)
         self.source = Memory(64 * KIB)
         self.destination = Memory(64 * KIB)
         self.pages = Memory(64 * KIB)
@@ -418,6 +426,15 @@ class ExactMachine(RuleBasedStateMachine):
             self.pool.close()
 
 
+class FewEntriesMachine(ExactMachine):
+    """The index is full before the bytes are: small objects, and a bucket has words for all of them."""
+
+    index_entries = 8
+
+    def sizes_of(self, component: str | None, keys: Sequence[Any], seed: int) -> list[int]:
+        return [min(size, SMALLEST + 64) for size in super().sizes_of(component, keys, seed)]
+
+
 def pattern_part(data: np.ndarray, low: int, nbytes: int) -> np.ndarray:
     """nbytes of data from low on; what lies outside the object is anything."""
     part = np.zeros(nbytes, dtype=np.uint8)
@@ -439,7 +456,7 @@ class LooseMachine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.pool = open_pool(CAPACITY, deadline_s=0, index_entries=64).__enter__()
+        self.pool = open_pool(CAPACITY, deadline_s=0, index_entries=64)
         self.memory = Memory(5 * CAPACITY)
         self.pool.register_array(self.memory.array)
         self.stored: dict[Any, np.ndarray] = {}
@@ -536,6 +553,12 @@ class LooseMachine(RuleBasedStateMachine):
 @pytest.mark.timeout(900)  # a failure is made small for up to five minutes
 def test_the_pool_answers_as_its_twin_in_plain_python(soak_scale: int) -> None:
     run_machine(ExactMachine, examples=250 * soak_scale, steps=50)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_pool_of_few_index_entries_answers_as_its_twin(soak_scale: int) -> None:
+    run_machine(FewEntriesMachine, examples=100 * soak_scale, steps=50)
 
 
 @pytest.mark.soak

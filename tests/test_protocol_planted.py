@@ -74,12 +74,8 @@ def wrong_bytes_are_seen(binary: Path, plant: str, carrier: str = "processes") -
 @pytest.mark.soak
 @pytest.mark.parametrize("plant", ["sound", "sound-behind-cold-lines"])
 @pytest.mark.parametrize("readers", [1, 2])
-def test_reader_processes_see_no_wrong_byte_under_constant_recycling(
-    stress, plant, readers, soak_scale, soak_report
-):
-    found = counts(
-        run(stress, plant, "processes", seconds=SOUND_SECONDS * soak_scale, readers=readers, batch=8)
-    )
+def test_reader_processes_see_no_wrong_byte_under_constant_recycling(stress, plant, readers, soak_scale, soak_report):
+    found = counts(run(stress, plant, "processes", seconds=SOUND_SECONDS * soak_scale, readers=readers, batch=8))
     soak_report(f"{plant}, {readers} reader processes", **found)
     assert found["wrong"] == 0
     assert_exercised(found, hits=20_000, recycled=20_000)
@@ -87,9 +83,7 @@ def test_reader_processes_see_no_wrong_byte_under_constant_recycling(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("batch", [8, 256])
-def test_thread_sanitizer_finds_nothing_in_the_sound_protocol(
-    stress_under_tsan, batch, soak_scale, soak_report
-):
+def test_thread_sanitizer_finds_nothing_in_the_sound_protocol(stress_under_tsan, batch, soak_scale, soak_report):
     found = counts(
         run(stress_under_tsan, "sound", "threads", seconds=SOUND_SECONDS * soak_scale, readers=2, batch=batch)
     )

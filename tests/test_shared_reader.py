@@ -163,9 +163,7 @@ def make_shared() -> Iterator[MakeShared]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("readers", [1, 2])
-def test_a_second_process_reads_right_bytes_while_the_first_recycles(
-    make_shared, readers, soak_scale, soak_report
-):
+def test_a_second_process_reads_right_bytes_while_the_first_recycles(make_shared, readers, soak_scale, soak_report):
     nbytes, objects = 64 << 10, 24
     shared = make_shared(objects, nbytes)
     pool = shared.pool
@@ -240,6 +238,20 @@ def test_memory_of_another_version_is_refused(make_shared):
     _, buckets, entries, arena = share["memory"]
     with pytest.raises(UmbpError, match="not of this version"):
         attach([arena, buckets, entries, arena], share["client"])
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 1), (0, 0, 2, 3), (0, 1, 0, 3)])
+def test_descriptors_of_the_wrong_memory_are_refused(make_shared, order):
+    """The arena is the largest, so that every one of these is smaller than the header says."""
+    pool = make_shared(1024, 65_536, index_entries=200_000).pool
+    share = pool.native.share()
+    with pytest.raises(UmbpError, match="smaller than its header says"):
+        attach([share["memory"][i] for i in order], share["client"])
+    for wrong in share["memory"][:3]:
+        with pytest.raises((UmbpError, PermissionError), match=r"client area"):
+            attach(share["memory"], wrong)
+    with pytest.raises(UmbpError, match="not that of a client area"):
+        attach(share["memory"], share["memory"][3])
 
 
 # --- what a client may do to the memory --------------------------------------------------------

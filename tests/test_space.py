@@ -255,6 +255,17 @@ def test_a_batch_of_more_keys_than_index_entries_stores_as_many_as_there_are() -
         assert readable(client, keys, UNIT) == [True] * 8 + [False] * 3
 
 
+def test_keys_that_crowd_a_small_index_still_find_a_place() -> None:
+    """With 64 entries some keys' words are all taken: one of those that took them must go."""
+    with units(100, index_entries=64, deadline_s=0) as client:
+        for number in range(3000):
+            key = f"key {number}"
+            assert client.pool.put([key], [client.source.address], [64]) == [True]
+            assert client.pool.exists([key]) == [True]
+            assert client.pool.stats().objects <= 64
+        assert client.pool.stats().objects >= 60
+
+
 # Watermarks ---------------------------------------------------------------------------------------
 
 

@@ -2,9 +2,10 @@
 // core/): g++ -std=c++20 -O1 -g -fsanitize=thread -pthread -I.
 // ../../../tests/native/copy_pool_threads.cpp
 //     copy_*.cpp host_copy.cpp region_table.cpp work_split.cpp
-// Exits with 0 if every byte was right.
+// Exits with 0 if every byte was right. One argument: rounds a caller (12).
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -14,7 +15,7 @@
 namespace {
 
 constexpr unsigned kCallers = 4;
-constexpr int kRounds = 12;
+int rounds = 12;
 constexpr size_t kFragmentBytes = 37'440;
 constexpr size_t kFragments = 48;
 
@@ -54,7 +55,7 @@ struct Buffers {
 size_t call_repeatedly(umbp::CopyPool& pool, unsigned caller) {
   Buffers buffers;
   size_t wrong = 0;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     buffers.fill(round, caller);
     pool.copy(buffers.runs.data(), buffers.runs.size());
     wrong += buffers.wrong_bytes();
@@ -99,7 +100,8 @@ size_t look_up_at_once() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) rounds = std::atoi(argv[1]);
   size_t faults = look_up_at_once();
   // By memcpy too: ThreadSanitizer sees its accesses, and not non-temporal stores.
   for (unsigned threads = 1; threads <= 3; ++threads) {

@@ -8,7 +8,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <functional>
+#include <cstdlib>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +17,19 @@
 #include "errors.h"
 #include "owner.h"
 #include "pool.h"
+
+namespace {
+
+size_t refused_bytes = SIZE_MAX;  // arrays of at least this size cannot be had
+
+}  // namespace
+
+void* operator new[](size_t nbytes) {
+  if (nbytes >= refused_bytes) throw std::bad_alloc();
+  return std::malloc(nbytes);
+}
+void operator delete[](void* address) noexcept { std::free(address); }
+void operator delete[](void* address, size_t) noexcept { std::free(address); }
 
 namespace {
 
@@ -185,6 +199,40 @@ void objects_of_mixed_sizes_are_stored_and_evicted_until_the_accounting_is_even(
   expect(owner.commit(whole) && whole[0].status == Status::kOk, "all extents joined again");
 }
 
+void a_key_that_cannot_be_copied_costs_no_room() {
+  Owner owner(owner_config(2, 2));
+  const std::string long_key(1 << 20, 'k');
+  std::vector<PutItem> items = items_of({1, 2});
+  items[1].key = long_key;
+  refused_bytes = long_key.size();
+  bool failed = false;
+  try {
+    owner.allocate(items, Deadline::after(0s));
+  } catch (const std::bad_alloc&) {
+    failed = true;
+  }
+  refused_bytes = SIZE_MAX;
+  expect(failed, "the key cannot be copied");
+  owner.abandon(items);
+  expect(owner.stats().space.used_bytes == 0, "nothing is used");
+  put(owner, {1, 2});
+}
+
+void all_slots_in_use_are_waited_for_until_the_deadline() {
+  std::vector<std::byte> memory(ClientArea::nbytes(1) + 4096);
+  auto* base = memory.data() + (-reinterpret_cast<uintptr_t>(memory.data())) % 4096;
+  const ClientArea area = ClientArea::at(base);
+  area.head->chunk_count = 1;
+  Reader reader(IndexView{}, area);
+  for (uint32_t i = 0; i < kSlots; ++i) expect(reader.claim_slot(0s) >= 0, "a slot is free");
+  expect(area.head->slots_used.load() == kSlots, "the owner looks at all of them");
+  expect(reader.claim_slot(0s) == -1, "none is left");
+  expect(reader.claim_slot(5ms) == -1, "none is left after a while");
+  std::thread releaser([&reader] { reader.release_slot(17); });
+  expect(reader.claim_slot(20s) == 17, "the one that was given back");
+  releaser.join();
+}
+
 // Pools ----------------------------------------------------------------------------------------------
 
 PoolConfig pool_config(uint64_t objects, std::chrono::nanoseconds deadline) {
@@ -306,6 +354,8 @@ int main() {
   entries_run_out_before_bytes_and_are_made_room_for();
   full_buckets_are_made_room_for_by_their_own_objects();
   objects_of_mixed_sizes_are_stored_and_evicted_until_the_accounting_is_even();
+  a_key_that_cannot_be_copied_costs_no_room();
+  all_slots_in_use_are_waited_for_until_the_deadline();
   a_droppable_session_that_is_being_read_is_not_dropped();
   closing_a_session_waits_for_the_read_in_progress();
   a_forked_child_destroys_a_pool_whose_put_waited_at_the_fork();

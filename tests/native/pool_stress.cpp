@@ -263,6 +263,6 @@ int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
   const uint64_t nt_copy_min_bytes = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1024;
   expect(mixed_calls(seconds, nt_copy_min_bytes) > 100, "hits");
-  for (int i = 0; i < 60; ++i) close_among_dying_sessions(nt_copy_min_bytes);
+  for (int i = 0; i < 150; ++i) close_among_dying_sessions(nt_copy_min_bytes);
   return wrong.load() == 0 ? 0 : 1;
 }

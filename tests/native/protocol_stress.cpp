@@ -212,7 +212,7 @@ class SpaceOwner {
     if (handle == kNoHandle) ++recycled.held;
     return handle;
   }
-  void make_live(uint32_t handle) { space_.make_live(handle); }
+  void make_live(uint32_t handle) { space_.make_live(handle, 0); }
 
  private:
   Space space_;

@@ -1,5 +1,10 @@
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include "arguments.h"
 
+#include <nanobind/ndarray.h>
+#include <numpy/arrayobject.h>
+
+#include <optional>
 #include <string>
 
 #include "errors.h"
@@ -124,6 +129,43 @@ HeldKeys::HeldKeys(const Pool& pool, nb::handle keys) {
   views_ = views_of_keys(items);
   digests_.resize(views_.size());
   pool.digest(views_, digests_.data());
+}
+
+const Component& Components::part(size_t number) const {
+  if (number >= list.size())
+    throw InvalidBatch("component " + std::to_string(number) + " of " +
+                       std::to_string(list.size()) + " does not exist");
+  return list[number];
+}
+
+void import_numpy() {
+  if (_import_array() < 0) nb::raise_python_error();
+}
+
+namespace {
+
+// The rows of a one-dimensional, contiguous int64 array; nothing for any other object.
+std::optional<std::span<const int64_t>> plain_rows(nb::handle rows) {
+  if (!PyArray_CheckExact(rows.ptr())) return std::nullopt;
+  auto* array = reinterpret_cast<PyArrayObject*>(rows.ptr());
+  if (PyArray_TYPE(array) != NPY_INT64 || PyArray_NDIM(array) != 1 ||
+      !PyArray_IS_C_CONTIGUOUS(array) || !PyArray_ISBEHAVED_RO(array))
+    return std::nullopt;
+  return std::span(static_cast<const int64_t*>(PyArray_DATA(array)),
+                   static_cast<size_t>(PyArray_DIM(array, 0)));
+}
+
+}  // namespace
+
+Rows::Rows(nb::handle rows) {
+  auto plain = plain_rows(rows);
+  nb::object converted;
+  if (!plain) {
+    converted = nb::module_::import_("sglang_umbp.rows").attr("as_rows")(rows);
+    plain = plain_rows(converted);
+  }
+  if (!plain) throw nb::type_error("rows must be a one-dimensional sequence of integers");
+  rows_.assign(plain->begin(), plain->end());
 }
 
 Integers::Integers(nb::handle values, const char* name) : name_(name) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
 #include <cstdint>
 #include <span>
@@ -16,9 +15,37 @@ namespace umbp {
 
 namespace nb = nanobind;
 
-using Rows = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// The components of a namespace, in order.
+struct Components {
+  std::vector<Component> list;
 
-inline std::span<const int64_t> to_span(const Rows& rows) { return {rows.data(), rows.shape(0)}; }
+  const Component& part(size_t number) const;  // throws InvalidBatch
+};
+
+// A layout with the component whose pages it places: one argument of a call instead of three.
+struct ComponentLayout {
+  Component component;
+  size_t part;
+  PageLayout layout;
+};
+
+// Page rows out of an int64 array, or whatever sglang_umbp.rows.as_rows makes one of. Copied: rows are
+// checked once and must not change afterwards.
+//
+// numpy's own header reads the array object itself. nanobind's ndarray goes through DLPack, whose code
+// and data are cold when a layer group is due: 10 us of a call's 25 (benchmarks/NOTES.md).
+class Rows {
+ public:
+  explicit Rows(nb::handle rows);
+  std::span<const int64_t> span() const { return rows_; }
+  size_t size() const { return rows_.size(); }
+
+ private:
+  std::vector<int64_t> rows_;
+};
+
+// Makes numpy's C API usable; once, when the module is imported.
+void import_numpy();
 
 // Keys of a batch, hashed at once: a caller's list may change as soon as the GIL is released.
 class Digests {

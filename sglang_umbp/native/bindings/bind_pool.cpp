@@ -1,4 +1,5 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -15,18 +16,6 @@ namespace {
 
 using Answers = std::vector<Status>;
 
-// The components of a namespace, in order.
-struct Components {
-  std::vector<Component> list;
-};
-
-const Component& part_of(const Components& components, size_t part) {
-  if (part >= components.list.size())
-    throw InvalidBatch("component " + std::to_string(part) + " of " +
-                       std::to_string(components.list.size()) + " does not exist");
-  return components.list[part];
-}
-
 Components make_components(Pool& pool, nb::sequence identities) {
   Components components;
   for (nb::handle item : identities) {
@@ -37,37 +26,40 @@ Components make_components(Pool& pool, nb::sequence identities) {
   return components;
 }
 
-nb::list get_pages(Pool& pool, const Components& components, size_t part, const PageLayout& layout,
-                   nb::handle hashes, const Rows& rows, size_t first, size_t last, bool as_status) {
+nb::list get_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
+                   nb::handle row_array, size_t first, size_t last, bool as_status) {
   const Digests digests(pool, hashes);
+  const Rows rows(row_array);
   Answers answers(digests.size());
   {
     const nb::gil_scoped_release no_gil;
-    pool.get_pages(part_of(components, part), layout, digests.span(), to_span(rows), first, last,
+    pool.get_pages(layout.component, layout.layout, digests.span(), rows.span(), first, last,
                    answers.data());
   }
   return to_answers(answers, as_status);
 }
 
-nb::list put_pages(Pool& pool, const Components& components, size_t part, const PageLayout& layout,
-                   nb::handle hashes, const Rows& rows, bool as_status) {
+nb::list put_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
+                   nb::handle row_array, std::optional<uint32_t> depth, bool as_status) {
   const HeldKeys keys(pool, hashes);
+  const Rows rows(row_array);
   Answers answers(keys.size());
   {
     const nb::gil_scoped_release no_gil;
-    pool.put_pages(part_of(components, part), layout, keys.digests(), keys.views(), to_span(rows),
-                   answers.data());
+    pool.put_pages(layout.component, layout.layout, keys.digests(), keys.views(), rows.span(),
+                   depth, answers.data());
   }
   return to_answers(answers, as_status);
 }
 
-nb::list get_session_pages(Pool& pool, Session& session, size_t part, size_t first_page,
-                           const PageLayout& layout, const Rows& rows, size_t first, size_t last,
+nb::list get_session_pages(Pool& pool, Session& session, size_t first_page,
+                           const ComponentLayout& layout, nb::handle row_array, size_t first, size_t last,
                            bool as_status) {
-  Answers answers(rows.shape(0));
+  const Rows rows(row_array);
+  Answers answers(rows.size());
   {
     const nb::gil_scoped_release no_gil;
-    pool.get_session_pages(session, part, first_page, layout, to_span(rows), first, last,
+    pool.get_session_pages(session, layout.part, first_page, layout.layout, rows.span(), first, last,
                            answers.data());
   }
   return to_answers(answers, as_status);
@@ -79,7 +71,7 @@ nb::list get_listed(Pool& pool, const Components& components, size_t part, nb::h
   Answers answers(digests.size());
   {
     const nb::gil_scoped_release no_gil;
-    pool.get_ranges(part_of(components, part), digests.span(), ranges.batch(), answers.data());
+    pool.get_ranges(components.part(part), digests.span(), ranges.batch(), answers.data());
   }
   return to_answers(answers, as_status);
 }
@@ -115,7 +107,7 @@ nb::list put_listed(Pool& pool, const Components& components, size_t part, nb::h
   Answers answers(held.size());
   {
     const nb::gil_scoped_release no_gil;
-    pool.put_ranges(part_of(components, part), held.digests(), held.views(),
+    pool.put_ranges(components.part(part), held.digests(), held.views(),
                     object_sizes == nullptr ? nullptr : object_sizes->data(), ranges.batch(),
                     answers.data());
   }
@@ -188,7 +180,7 @@ nb::list locate(Pool& pool, const Components& components, size_t part, nb::handl
   const Digests digests(pool, keys);
   nb::list places;
   for (const Hash128& digest : digests.span())
-    places.append(nb::cast(pool.locate(part_of(components, part), digest)));
+    places.append(nb::cast(pool.locate(components.part(part), digest)));
   return places;
 }
 
@@ -344,13 +336,12 @@ void bind_pool(nb::module_& m) {
       .def("unregister_memory", &Pool::remove_region, nb::arg("address"),
            nb::call_guard<nb::gil_scoped_release>())
       .def("components", &make_components, nb::arg("identities"))
-      .def("get_pages", &get_pages, nb::arg("components"), nb::arg("part"), nb::arg("layout"),
-           nb::arg("hashes"), nb::arg("rows").noconvert(), nb::arg("first"), nb::arg("last"),
+      .def("get_pages", &get_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"), nb::arg("first"), nb::arg("last"),
            nb::arg("as_status"))
-      .def("put_pages", &put_pages, nb::arg("components"), nb::arg("part"), nb::arg("layout"),
-           nb::arg("hashes"), nb::arg("rows").noconvert(), nb::arg("as_status"))
-      .def("get_session_pages", &get_session_pages, nb::arg("session"), nb::arg("part"),
-           nb::arg("first_page"), nb::arg("layout"), nb::arg("rows").noconvert(), nb::arg("first"),
+      .def("put_pages", &put_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"),
+           nb::arg("depth").none(), nb::arg("as_status"))
+      .def("get_session_pages", &get_session_pages, nb::arg("session"), nb::arg("first_page"),
+           nb::arg("layout"), nb::arg("rows"), nb::arg("first"),
            nb::arg("last"), nb::arg("as_status"))
       .def("get_whole", &get_whole, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
            nb::arg("addresses"), nb::arg("sizes"), nb::arg("as_status"))

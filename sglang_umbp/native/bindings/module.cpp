@@ -7,6 +7,7 @@ namespace nb = nanobind;
 
 namespace umbp {
 
+void import_numpy();
 void bind_hash(nb::module_& m);
 void bind_planner(nb::module_& m);
 void bind_regions(nb::module_& m);
@@ -40,6 +41,7 @@ void translate(const char* python_name) {
 NB_MODULE(_native, m) {
   using namespace umbp;
   m.doc() = "The native core of sglang_umbp.";
+  import_numpy();
   // Later translators are asked first: the base class comes first here.
   translate<Error>("UmbpError");
   translate<InvalidBatch>("InvalidBatchError");

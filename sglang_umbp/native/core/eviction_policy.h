@@ -11,7 +11,8 @@ namespace umbp {
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
-  virtual void insert(uint32_t handle) = 0;
+  // depth: how many pages of its prefix come before it; 0 also where nobody said.
+  virtual void insert(uint32_t handle, uint32_t depth) = 0;
   // A read or a repeated put; unknown handles are ignored (names arrive late and may be stale).
   virtual void touch(uint32_t handle) = 0;
   virtual void remove(uint32_t handle) = 0;

@@ -4,8 +4,9 @@
 
 namespace umbp {
 
-ExtentAllocator::ExtentAllocator(uint64_t arena_bytes, uint64_t granule) : granule_(granule) {
-  insert(0, arena_bytes / granule * granule);
+ExtentAllocator::ExtentAllocator(uint64_t arena_bytes, uint64_t granule)
+    : granule_(granule), arena_bytes_(arena_bytes / granule * granule) {
+  insert(0, arena_bytes_);
 }
 
 std::optional<uint64_t> ExtentAllocator::take(uint64_t nbytes) {

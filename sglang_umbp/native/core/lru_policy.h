@@ -1,32 +1,24 @@
-// Least recently used: a doubly linked list threaded through arrays indexed by handle.
+// Least recently used goes first.
 #pragma once
 
-#include <vector>
-
 #include "eviction_policy.h"
-#include "shared_layout.h"
+#include "recency_list.h"
 
 namespace umbp {
 
 class LruPolicy final : public EvictionPolicy {
  public:
-  explicit LruPolicy(uint32_t entry_count);
-  void insert(uint32_t handle) override;
+  explicit LruPolicy(uint32_t entry_count) : order_(entry_count) {}
+  void insert(uint32_t handle, uint32_t) override { order_.push_newest(handle); }
   void touch(uint32_t handle) override;
-  void remove(uint32_t handle) override;
-  uint32_t first() const override { return oldest_; }
-  uint32_t after(uint32_t handle) const override { return links_[handle].newer; }
+  void remove(uint32_t handle) override {
+    if (order_.holds(handle)) order_.remove(handle);
+  }
+  uint32_t first() const override { return order_.oldest(); }
+  uint32_t after(uint32_t handle) const override { return order_.newer_than(handle); }
 
  private:
-  struct Links {
-    uint32_t older = kNoHandle;
-    uint32_t newer = kNoHandle;
-    bool held = false;
-  };
-
-  uint32_t oldest_ = kNoHandle;
-  uint32_t newest_ = kNoHandle;
-  std::vector<Links> links_;
+  RecencyList order_;
 };
 
 }  // namespace umbp

@@ -210,9 +210,9 @@ Space::Need Owner::missing(std::span<const PutItem> items, uint64_t retired_befo
   if (wanted_entries > table_.free_entries())
     need.entries = wanted_entries - table_.free_entries();
   if (!table_.has_word_for(first->hash)) need.crowded = &first->hash;
-  // Enough bytes, yet no unbroken extent: make room by the smallest object at a time.
+  // Enough bytes, yet no unbroken extent.
   if (need.bytes == 0 && need.entries == 0 && need.crowded == nullptr && coming == 0)
-    need.bytes = smallest;
+    need.extent = smallest;
   return need;
 }
 
@@ -242,7 +242,7 @@ void Owner::settle(std::span<PutItem> items, PutItem& item) {
         space_.abandon(item.handle);
         return item.finish(Status::kCleared);
       }
-      space_.make_live(item.handle);
+      space_.make_live(item.handle, item.depth);
       stored_bytes_ += item.nbytes;
       return item.finish(Status::kOk);
     case PutPhase::kPresent:

@@ -36,6 +36,11 @@ IndexView view_of(const std::vector<Mapping>& memory) {
     throw Error("the shared memory is not of this version: magic " +
                 std::to_string(header->magic) + ", version " + std::to_string(header->version) +
                 ", expected version " + std::to_string(kLayoutVersion));
+  if (header->bucket_count > memory[1].nbytes() / sizeof(Bucket) ||
+      header->entry_count > memory[2].nbytes() / sizeof(Entry) ||
+      header->arena_bytes > memory[3].nbytes())
+    throw Error("the shared memory is smaller than its header says: are the descriptors in order "
+                "(header, buckets, entries, arena)?");
   return {header,
           reinterpret_cast<const Bucket*>(memory[1].data()),
           reinterpret_cast<const Entry*>(memory[2].data()),
@@ -43,6 +48,14 @@ IndexView view_of(const std::vector<Mapping>& memory) {
           header->bucket_count,
           header->arena_bytes,
           header->entry_count};
+}
+
+ClientArea area_of(const Mapping& memory) {
+  const ClientArea area = ClientArea::at(memory.data());
+  if (memory.nbytes() < ClientArea::nbytes(0) || area.head->magic != kHeaderMagic ||
+      memory.nbytes() < ClientArea::nbytes(area.head->chunk_count))
+    throw Error("the descriptor is not that of a client area");
+  return area;
 }
 
 }  // namespace
@@ -63,7 +76,7 @@ Pool::Pool(const PoolConfig& config, const Share& share)
   for (size_t i = 0; i < share.memory.size(); ++i)
     attached_.push_back(Mapping::attach(names[i], share.memory[i], false));
   attached_.push_back(Mapping::attach("client area", share.client, true));
-  start_reading(view_of(attached_), ClientArea::at(attached_.back().data()));
+  start_reading(view_of(attached_), area_of(attached_.back()));
 }
 
 void Pool::start_reading(const IndexView& index, const ClientArea& area) {

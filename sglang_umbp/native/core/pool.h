@@ -98,10 +98,11 @@ class Pool {
   void get_session_ranges(Session& session, size_t part, size_t first_page,
                           const RangeBatch& ranges, Status* out);
 
-  // `keys` are the full keys of `digests`, valid during the call.
+  // `keys` are the full keys of `digests`, valid during the call. depth: pages that come before the
+  // first of these in their prefix, of which they are consecutive pages.
   void put_pages(const Component& component, const PageLayout& layout,
                  std::span<const Hash128> digests, std::span<const std::string_view> keys,
-                 std::span<const int64_t> rows, Status* out);
+                 std::span<const int64_t> rows, std::optional<uint32_t> depth, Status* out);
   // object_bytes: one a key; nullptr for whole objects of one range.
   void put_ranges(const Component& component, std::span<const Hash128> digests,
                   std::span<const std::string_view> keys, const uint64_t* object_bytes,

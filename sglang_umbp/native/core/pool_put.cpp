@@ -69,13 +69,16 @@ void Pool::store(std::vector<PutItem>& items, const Batch& batch, PhaseTimer& ti
 
 void Pool::put_pages(const Component& component, const PageLayout& layout,
                      std::span<const Hash128> digests, std::span<const std::string_view> keys,
-                     std::span<const int64_t> rows, Status* out) {
+                     std::span<const int64_t> rows, std::optional<uint32_t> depth, Status* out) {
   Call call(*this);
   PhaseTimer timer(config_.call_debug, put_phases_);
   check_lengths(digests.size(), rows.size());
   LayoutBatch batch(layout, rows, 0, layout.fragments().size());
   std::vector<PutItem> items = make_items(component, digests, keys);
-  for (PutItem& item : items) item.nbytes = layout.object_bytes();
+  for (size_t i = 0; i < items.size(); ++i) {
+    items[i].nbytes = layout.object_bytes();
+    if (depth) items[i].depth = *depth + static_cast<uint32_t>(i);
+  }
   timer.mark(Phase::kBuild);
   batch.classify(regions_, config_.strict_registration);
   timer.mark(Phase::kClassify);

@@ -24,6 +24,7 @@ struct PutItem {
   std::string_view key;  // valid until the batch ends
   uint64_t nbytes = 0;
   uint32_t component = 0;
+  uint32_t depth = 0;  // pages before it in its prefix
 
   PutPhase phase = PutPhase::kPending;
   Status status = Status::kOk;

@@ -1,6 +1,7 @@
 #include "space.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace umbp {
 namespace {
@@ -8,6 +9,7 @@ namespace {
 // Above this a pass is dear, and it pays to retire more at a time (PROTOCOL, "Owner").
 constexpr std::chrono::microseconds kCheapPass{200};
 constexpr uint64_t kQuantumDivisor = 64;
+constexpr uint32_t kNeighbourTries = 64;
 
 }  // namespace
 
@@ -34,13 +36,21 @@ uint32_t Space::take(const Hash128& hash, uint32_t component, std::string_view k
     return kNoHandle;
   const auto offset = extents_.take(nbytes);
   if (!offset) return kNoHandle;
+  uint32_t handle;
+  try {
+    handle = table_.take(hash, component, key, *offset, nbytes);
+  } catch (...) {  // no memory for the owner's copy of the key
+    extents_.give_back(*offset, nbytes);
+    throw;
+  }
   totals_.used_bytes += nbytes;
-  return table_.take(hash, component, key, *offset, nbytes);
+  taken_.emplace(*offset, handle);
+  return handle;
 }
 
-void Space::make_live(uint32_t handle) {
+void Space::make_live(uint32_t handle, uint32_t depth) {
   table_.make_live(handle);
-  policy_->insert(handle);
+  policy_->insert(handle, depth);
   totals_.live_bytes += table_.entry(handle).nbytes;
   ++objects_;
 }
@@ -48,6 +58,7 @@ void Space::make_live(uint32_t handle) {
 void Space::abandon(uint32_t handle) {
   const Entry& entry = table_.entry(handle);
   extents_.give_back(entry.offset, entry.nbytes);
+  taken_.erase(entry.offset);
   totals_.used_bytes -= entry.nbytes;
   table_.free(handle);
 }
@@ -68,6 +79,7 @@ uint64_t Space::evict(const Need& need) {
   const bool dear = last_pass_ > kCheapPass;
   const uint64_t bytes = dear ? std::max(need.bytes, capacity_bytes_ / kQuantumDivisor) : need.bytes;
   if (need.crowded != nullptr) progress += retire_in_buckets(*need.crowded);
+  if (need.extent != 0) progress += retire_neighbours(need.extent);
   progress += retire_in_order(bytes, need.entries);
   if (progress != 0) progress += release_unnamed();
   return progress;
@@ -117,6 +129,49 @@ uint64_t Space::retire_in_order(uint64_t bytes, uint32_t entries) {
     handle = next;
   }
   return retired;
+}
+
+// Makes one unbroken extent: round the policy's next victim, whatever may go on either side of it.
+// Without this, objects far apart would go one by one until two of them happen to be neighbours.
+uint64_t Space::retire_neighbours(uint64_t nbytes) {
+  uint32_t tries = 0;
+  for (uint32_t handle = policy_->first(); handle != kNoHandle && tries < kNeighbourTries;
+       handle = policy_->after(handle)) {
+    if (!may_evict(handle)) continue;
+    ++tries;
+    const std::vector<uint32_t> window = window_round(handle, nbytes);
+    for (const uint32_t victim : window) evict_one(victim);
+    if (!window.empty()) return window.size();
+  }
+  return 0;
+}
+
+// Victims whose extents, with the free ones between them, are nbytes in one piece; none if objects
+// that must stay are in the way.
+std::vector<uint32_t> Space::window_round(uint32_t handle, uint64_t nbytes) const {
+  auto low = taken_.find(table_.entry(handle).offset);
+  auto high = std::next(low);  // the window is (end of the one before low, start of high)
+  std::vector<uint32_t> victims{handle};
+  const auto start = [&] { return low == taken_.begin() ? 0 : end_of(std::prev(low)->second); };
+  const auto end = [&] { return high == taken_.end() ? extents_.arena_bytes() : high->first; };
+  while (end() - start() < nbytes) {
+    const bool below = low != taken_.begin() && may_evict(std::prev(low)->second);
+    const bool above = high != taken_.end() && may_evict(high->second);
+    if (!below && !above) return {};
+    if (above) {
+      victims.push_back(high->second);
+      ++high;
+    } else {
+      --low;
+      victims.push_back(low->second);
+    }
+  }
+  return victims;
+}
+
+uint64_t Space::end_of(uint32_t handle) const {
+  const Entry& entry = table_.entry(handle);
+  return entry.offset + extents_.rounded(entry.nbytes);
 }
 
 uint64_t Space::retire_in_buckets(const Hash128& hash) {

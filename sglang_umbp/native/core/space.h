@@ -3,7 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -37,7 +37,7 @@ class Space {
 
   // Entry and extent are one resource: both or nothing (kNoHandle).
   uint32_t take(const Hash128& hash, uint32_t component, std::string_view key, uint64_t nbytes);
-  void make_live(uint32_t handle);
+  void make_live(uint32_t handle, uint32_t depth);
   void abandon(uint32_t handle);  // a FILLING entry whose put failed
   void retire(uint32_t handle);   // LIVE, by remove or clear
 
@@ -49,6 +49,7 @@ class Space {
     uint64_t bytes = 0;
     uint32_t entries = 0;
     const Hash128* crowded = nullptr;  // a key whose two buckets are full
+    uint64_t extent = 0;  // bytes there are, but not this many in one piece
   };
   // Retires the policy's next unnamed victims, at least as much as is needed, and frees what a pass
   // after that shows unnamed. Returns the number of objects retired or freed: 0 means wait.
@@ -62,12 +63,16 @@ class Space {
   bool may_evict(uint32_t handle) const;
   uint64_t retire_in_order(uint64_t bytes, uint32_t entries);
   uint64_t retire_in_buckets(const Hash128& hash);
+  uint64_t retire_neighbours(uint64_t nbytes);
+  std::vector<uint32_t> window_round(uint32_t handle, uint64_t nbytes) const;
+  uint64_t end_of(uint32_t handle) const;
   uint64_t evict_one(uint32_t handle);
 
   ObjectTable& table_;
   ClientList& clients_;
   std::unique_ptr<EvictionPolicy> policy_;
   ExtentAllocator extents_;
+  std::map<uint64_t, uint32_t> taken_;  // offset -> handle, what lies next to what
   uint64_t capacity_bytes_;
   SpaceTotals totals_;
   uint64_t objects_ = 0;  // LIVE
