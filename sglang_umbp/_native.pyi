@@ -147,6 +147,23 @@ def floor_copy(dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='
     lengths differ or mode or threads is another.
     """
 
+class IndexFloor:
+    """
+    Memory like that of an index, and the bare prefetched loop over a bucket's line and then an
+    entry's line that look-ups are measured against.
+    """
+
+    def __init__(self, entry_count: int, seed: int = 1) -> None: ...
+
+    @property
+    def bucket_count(self) -> int: ...
+
+    def run_ns(self, buckets: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+        """
+        Nanoseconds of one pass over `buckets` (numbers, taken modulo bucket_count) and one entry of each.
+        One thread at a time.
+        """
+
 class PageLayout:
     """
     Where the fragments of a component's pages lie in the caller's buffers.
@@ -355,6 +372,11 @@ class Pool:
     def exists(self, components: Components, keys: object) -> list: ...
 
     def exists_prefix(self, components: Components, keys: object) -> int: ...
+
+    def time_exists(self, components: Components, keys: object) -> int:
+        """
+        A door for benchmarks: nanoseconds of one look-up of all keys, their page hashes already digested.
+        """
 
     def pin(self, components: Components, keys: object, firm: bool) -> Session: ...
 

@@ -2,7 +2,9 @@
 
 import random
 
-from sglang_umbp import _native
+import numpy as np
+
+from sglang_umbp import Pool, _native
 
 MASK = (1 << 64) - 1
 
@@ -68,3 +70,16 @@ def test_another_key_gives_another_hash() -> None:
     first, second = (_native.prf128(bytes([k]) * 16, [b"x"] * 9) for k in (1, 2))
     assert len(set(first)) == 1
     assert first != second
+
+
+def test_a_page_hash_has_one_key_however_many_are_hashed_at_once() -> None:
+    hashes = [f"{page:064x}" for page in range(61)]  # 16, 8 and 1 at a time
+    memory = np.zeros(64, dtype=np.uint8)
+    with Pool(capacity_bytes=1 << 16) as pool:
+        pool.register_array(memory)
+        space = pool.namespace("model", ["kv"])
+        stored = pool.put(hashes, [memory.ctypes.data] * 61, [64] * 61, namespace=space.component("kv"))
+        assert stored == [True] * 61
+        assert [pool.exists_prefix([each], namespace=space) for each in hashes] == [1] * 61
+        for count in (7, 8, 9, 15, 16, 17, 24, 40):
+            assert pool.exists_prefix(hashes[:count], namespace=space) == count

@@ -248,6 +248,15 @@ def test_a_list_that_changes_while_it_is_read_harms_nothing(client: PoolClient) 
     expect_refusal(client, ask, InvalidBatchError)
 
 
+def test_an_outer_list_that_changes_while_it_is_read_harms_nothing(client: PoolClient) -> None:
+    def ask(c: PoolClient) -> None:
+        offsets: list[object] = []
+        offsets += [[Emptier(offsets)], [0]]
+        c.pool.get_ranges(["a", "b"], [[c.destination.address], [c.destination.address + 1]], [[1], [1]], offsets)
+
+    expect_refusal(client, ask, InvalidBatchError)
+
+
 # Keys ---------------------------------------------------------------------------------------------
 
 BAD_KEYS: dict[str, Any] = {

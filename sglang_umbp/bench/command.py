@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from .. import PoolSettings, arguments
 from ..geometry import DEEPSEEK_V4_PRO
+from . import exists_command, index_command, put_command, session_command, sweep_command
 from .buffers import ARRANGEMENTS
 from .cache_size import last_level_cache_nbytes
 from .options import ORDERS, RestoreOptions
+from .progress import notify
 from .report import as_json
 from .restore import run_restore
+from .subcommand import Subparsers
 from .tables import render
 from .targets import TARGETS
 
 QUICK_SAMPLES, DEFAULT_SAMPLES = 10, 40
 QUICK_RANKS, DEFAULT_RANKS = (1, 2), (1, 2, 4, 8)
 
-Subparsers = argparse._SubParsersAction  # the only name argparse has for what add_subparsers() returns
+OTHERS = (sweep_command, put_command, exists_command, index_command, session_command)
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    """Adds the command `bench` with its one benchmark."""
+def add_parser(subparsers: Subparsers) -> None:
+    """Adds the command `bench` with its benchmarks."""
     bench = subparsers.add_parser("bench", help="measure the pool beside the floors of this machine")
     benches = bench.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
     parser = benches.add_parser(
@@ -33,6 +35,8 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     _add_shape_arguments(parser)
     _add_measure_arguments(parser)
     parser.set_defaults(run=run)
+    for other in OTHERS:
+        other.add_parser(benches)
 
 
 def _add_shape_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,14 +103,9 @@ def run(parsed: argparse.Namespace) -> int:
     """Measures, prints the tables, writes the JSON file. 1 when a put or get failed or a byte was
     wrong.
     """
-    result = run_restore(options_from(parsed), _notify)
+    result = run_restore(options_from(parsed), notify)
     report = as_json(result)
     print(render(report))
     if parsed.json is not None:
         parsed.json.write_text(json.dumps(report, indent=1) + "\n")
     return 1 if result.tally.failures else 0
-
-
-def _notify(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"... {text}", file=sys.stderr)

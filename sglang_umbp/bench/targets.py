@@ -28,6 +28,7 @@ class TargetSettings:
     copy_threads: int = 1
     debug: bool = False
     quota_nbytes: int = 0
+    index_entries: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,13 @@ class EmbeddedPort:
     def __init__(self, pool: Pool, layouts: Sequence[PageLayout]) -> None:
         self._put_pages = pool.put_pages
         self._get_pages = pool.get_pages
-        self._layouts = tuple(layouts)
+        self.layouts = tuple(layouts)
 
     def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
-        return self._put_pages(self._layouts[pool], hashes, rows)
+        return self._put_pages(self.layouts[pool], hashes, rows)
 
     def get(self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]) -> list[bool]:
-        return self._get_pages(self._layouts[pool], hashes, rows, layers)
+        return self._get_pages(self.layouts[pool], hashes, rows, layers)
 
 
 class EmbeddedTarget:
@@ -114,6 +115,8 @@ class EmbeddedTarget:
         }
         if self._settings.debug:
             overrides["ranged_call_debug"] = True
+        if self._settings.index_entries:
+            overrides["index_entries"] = self._settings.index_entries
         if self._settings.quota_nbytes:
             overrides["session_quota_bytes"] = self._settings.quota_nbytes
         return PoolSettings.from_env(**overrides)
@@ -143,15 +146,17 @@ class EmbeddedTarget:
         self._attached.append(buffers)
         for address, nbytes in buffers.regions():
             self.pool.register_memory(address, nbytes)
-        return EmbeddedPort(self.pool, page_layouts(self.pool, self._opened_namespace(), buffers))
+        return EmbeddedPort(self.pool, page_layouts(self.pool, self.namespace, buffers))
 
-    def _opened_namespace(self) -> Namespace:
+    @property
+    def namespace(self) -> Namespace:
+        """The namespace of the stored pages. Raises RuntimeError before open()."""
         if self._namespace is None:
             raise RuntimeError("the target is not open: call open() first")
         return self._namespace
 
     def locate(self, pool: int, hashes: Sequence[str]) -> U64Array:
-        component = self._opened_namespace().component(self._geometries[pool].name)
+        component = self.namespace.component(self._geometries[pool].name)
         places = self.pool.locate(hashes, namespace=component)
         missing = [page for page, place in zip(hashes, places, strict=True) if place is None]
         if missing:
@@ -159,7 +164,7 @@ class EmbeddedTarget:
         return np.array([place[0] for place in places if place is not None], dtype=np.uint64)
 
     def hold(self, hashes: Sequence[str]) -> None:
-        session = self.pool.pin(hashes, namespace=self._opened_namespace())
+        session = self.pool.pin(hashes, namespace=self.namespace)
         self._sessions.append(session)
         if session.prefix != len(hashes):
             raise RuntimeError(f"only {session.prefix} of {len(hashes)} pages could be pinned")

@@ -88,6 +88,20 @@ uint64_t element(nb::handle value, const char* name, size_t i) {
   return number;
 }
 
+// An item's own __index__ may change the lists while they are read.
+void check_unchanged(const Items& items, const char* name, size_t count) {
+  if (items.size() != count)
+    throw InvalidBatch(std::string(name) + " had " + std::to_string(count) + " entries and now has " +
+                       std::to_string(items.size()) + ": it changed while it was read");
+}
+
+void convert(const Items& items, const char* name, size_t count, uint64_t* out) {
+  for (size_t i = 0; i < count; ++i) {
+    check_unchanged(items, name, count);
+    out[i] = element(items[i], name, i);
+  }
+}
+
 void check_same(const char* name, size_t size, const char* other, size_t expected, size_t key) {
   if (size != expected)
     throw InvalidBatch(std::string(name) + "[" + std::to_string(key) + "] has " +
@@ -238,17 +252,19 @@ void Ranges::from_lists(nb::handle addresses, nb::handle sizes, nb::handle offse
                          " entries, addresses has " + std::to_string(keys));
   lists_[3].push_back(0);
   for (size_t key = 0; key < keys; ++key) {
+    for (int k = 0; k < 3; ++k) check_unchanged(outer[k], names[k], keys);
     const Items inner[3] = {{outer[0][key], names[0]}, {outer[1][key], names[1]},
                             {outer[2][key], names[2]}};
     for (int k = 1; k < 3; ++k)
       check_same(names[k], inner[k].size(), names[0], inner[0].size(), key);
-    for (int k = 0; k < 3; ++k)
-      for (size_t i = 0; i < inner[k].size(); ++i)
-        lists_[k].push_back(element(inner[k][i], names[k], i));
-    // An element's __index__ may have changed the lists meanwhile.
-    for (int k = 1; k < 3; ++k)
-      check_same(names[k], lists_[k].size(), names[0], lists_[0].size(), key);
-    lists_[3].push_back(lists_[0].size());
+    const size_t begin = lists_[3].back();
+    const size_t count = inner[0].size();
+    for (int k = 0; k < 3; ++k) {
+      if (key == 0) lists_[k].reserve(keys * count);  // mostly all keys have as many ranges
+      lists_[k].resize(begin + count);
+      convert(inner[k], names[k], count, lists_[k].data() + begin);
+    }
+    lists_[3].push_back(begin + count);
   }
   batch_ = {lists_[0].data(), lists_[1].data(), lists_[2].data(), lists_[3].data(), keys,
             lists_[0].size()};

@@ -3,6 +3,7 @@
 
 #include "arrays.h"
 #include "floor_copy.h"
+#include "floor_index.h"
 
 namespace nb = nanobind;
 
@@ -24,6 +25,11 @@ uint64_t floor_of_arrays(const InputArray<uint64_t>& dst, const InputArray<uint6
   return floor_copy(fragments.data(), fragments.size(), floor_mode, threads);
 }
 
+uint64_t run_index_floor(const IndexFloor& floor, const InputArray<uint64_t>& buckets) {
+  const nb::gil_scoped_release no_gil;
+  return floor.run_ns({buckets.data(), buckets.shape(0)});
+}
+
 }  // namespace
 
 void bind_floors(nb::module_& m) {
@@ -36,6 +42,17 @@ void bind_floors(nb::module_& m) {
         "one is awake before the clock starts. Addresses are trusted. Blocks, without the GIL. "
         "Raises InvalidBatch if\n"
         "lengths differ or mode or threads is another.");
+  nb::class_<IndexFloor>(m, "IndexFloor",
+                         "Memory like that of an index, and the bare prefetched loop over a bucket's "
+                         "line and then an\n"
+                         "entry's line that look-ups are measured against.")
+      .def(nb::init<uint32_t, uint64_t>(), nb::arg("entry_count"), nb::arg("seed") = 1,
+           nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("bucket_count", &IndexFloor::bucket_count)
+      .def("run_ns", &run_index_floor, nb::arg("buckets"),
+           "Nanoseconds of one pass over `buckets` (numbers, taken modulo bucket_count) and one "
+           "entry of each.\n"
+           "One thread at a time.");
 }
 
 }  // namespace umbp

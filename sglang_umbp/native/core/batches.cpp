@@ -12,11 +12,28 @@ std::vector<uint32_t>& regions_of_this_thread() {
   return regions;
 }
 
+// Empty at first. Not inlined: the compiler would ask for its address once a range.
+[[gnu::noinline]] std::vector<const Region*>& guesses_of_this_thread() {
+  thread_local std::vector<const Region*> guesses;
+  guesses.clear();
+  return guesses;
+}
+
+uint32_t loose_id(uint64_t range) {
+  return kLooseRegion + static_cast<uint32_t>(range & 0x3fffffff);
+}
+
 [[noreturn]] void refuse_unregistered(uint64_t address, uint64_t nbytes) {
   throw UnregisteredMemory(std::to_string(nbytes) + " bytes at address " +
                            std::to_string(address) +
                            " are not inside one registered region: register_memory() them first, "
                            "or open the pool with strict_registration off");
+}
+
+std::vector<uint64_t>& key_bytes_of_this_thread() {
+  thread_local std::vector<uint64_t> key_bytes;
+  key_bytes.clear();
+  return key_bytes;
 }
 
 // A set of small integers that costs nothing to empty.
@@ -94,21 +111,28 @@ void LayoutBatch::check_rows(const RegionTable::View& view, const LayoutFragment
 }
 
 ListedBatch::ListedBatch(const RangeBatch& ranges)
-    : ranges_(ranges), regions_(regions_of_this_thread()) {
+    : ranges_(ranges), regions_(regions_of_this_thread()), key_bytes_(key_bytes_of_this_thread()) {
   ranges_.check_shape();
+  for (uint64_t key = 0; key < ranges_.keys; ++key) key_bytes_.push_back(ranges_.bytes_of(key));
 }
 
 void ListedBatch::classify(const RegionTable& table, bool strict) {
   const RegionTable::View view = table.view();
-  regions_.clear();
-  for (uint64_t j = 0; j < ranges_.ranges; ++j) {
-    const uint64_t nbytes = ranges_.nbytes[j];
-    const Region* region = view.find(ranges_.addresses[j], nbytes);
-    if (region == nullptr && nbytes != 0 && strict)
-      refuse_unregistered(ranges_.addresses[j], nbytes);
-    regions_.push_back(region != nullptr
-                           ? region->id
-                           : kLooseRegion + static_cast<uint32_t>(j & 0x3fffffff));
+  // Range i of a key mostly lies in the region of range i of the key before: a region is a layer.
+  std::vector<const Region*>& guesses = guesses_of_this_thread();
+  regions_.resize(ranges_.ranges);
+  for (uint64_t key = 0; key < ranges_.keys; ++key) {
+    const uint64_t begin = ranges_.begin(key);
+    const uint64_t count = ranges_.end(key) - begin;
+    if (guesses.size() < count) guesses.resize(count, nullptr);
+    for (uint64_t i = 0; i < count; ++i) {
+      const uint64_t address = ranges_.addresses[begin + i];
+      const uint64_t nbytes = ranges_.nbytes[begin + i];
+      const Region* region = view.find(address, nbytes, guesses[i]);
+      if (region == nullptr && nbytes != 0 && strict) refuse_unregistered(address, nbytes);
+      regions_[begin + i] = region != nullptr ? region->id : loose_id(begin + i);
+      if (region != nullptr) guesses[i] = region;
+    }
   }
 }
 

@@ -78,11 +78,12 @@ class LayoutBatch {
 // Ranges that the caller listed.
 class ListedBatch {
  public:
+  // Throws InvalidBatch as RangeBatch::check_shape() does.
   explicit ListedBatch(const RangeBatch& ranges);
 
   void classify(const RegionTable& table, bool strict);
 
-  uint64_t bytes_of(size_t i) const { return ranges_.bytes_of(i); }
+  uint64_t bytes_of(size_t i) const { return key_bytes_[i]; }
   uint64_t fragments_of(size_t i) const { return ranges_.end(i) - ranges_.begin(i); }
   Status check(size_t i, uint64_t object_bytes) const {
     if (!ranges_.inside(i, object_bytes)) return too_large(i, object_bytes);
@@ -105,6 +106,7 @@ class ListedBatch {
 
   const RangeBatch& ranges_;
   std::vector<uint32_t>& regions_;
+  std::vector<uint64_t>& key_bytes_;  // vectors of this thread's, kept from call to call
 };
 
 }  // namespace umbp

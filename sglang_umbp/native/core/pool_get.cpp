@@ -10,7 +10,8 @@ namespace {
 
 constexpr uint64_t kSliceBytes = 256u << 20;  // what one call may keep from being freed
 
-std::vector<Run>& runs_of_this_thread() {
+// Not inlined: the compiler would ask for the address of the thread's vector once a fragment.
+[[gnu::noinline]] std::vector<Run>& runs_of_this_thread() {
   thread_local std::vector<Run> runs;
   runs.clear();
   return runs;

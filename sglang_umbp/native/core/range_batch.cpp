@@ -6,8 +6,18 @@
 #include <vector>
 
 #include "errors.h"
+#include "extents.h"
 
 namespace umbp {
+namespace {
+
+// Not inlined: the compiler would ask for the address of the thread's vector once a range.
+[[gnu::noinline]] std::vector<Extent>& extents_of_this_thread() {
+  thread_local std::vector<Extent> extents;
+  return extents;
+}
+
+}  // namespace
 
 void RangeBatch::check_shape() const {
   if (starts != nullptr) {
@@ -30,24 +40,17 @@ void RangeBatch::check_shape() const {
 }
 
 void RangeBatch::check_disjoint() const {
-  thread_local std::vector<std::pair<uint64_t, uint64_t>> sorted;
-  sorted.clear();
-  sorted.reserve(ranges);
-  bool ascending = true;
-  for (uint64_t i = 0; i < ranges; ++i) {
-    if (nbytes[i] == 0) continue;
-    if (!sorted.empty() && addresses[i] < sorted.back().first) ascending = false;
-    sorted.emplace_back(addresses[i], nbytes[i]);
-  }
-  if (!ascending) std::sort(sorted.begin(), sorted.end());
-  for (size_t i = 1; i < sorted.size(); ++i) {
-    const auto& [low, low_bytes] = sorted[i - 1];
-    if (sorted[i].first - low < low_bytes)
-      throw InvalidBatch("destinations overlap: " + std::to_string(low_bytes) +
-                         " bytes at address " + std::to_string(low) + " and " +
-                         std::to_string(sorted[i].second) + " bytes at address " +
-                         std::to_string(sorted[i].first));
-  }
+  std::vector<Extent>& extents = extents_of_this_thread();
+  extents.clear();
+  extents.reserve(ranges);
+  for (uint64_t i = 0; i < ranges; ++i)
+    if (nbytes[i] != 0) extents.push_back({addresses[i], nbytes[i]});
+  const auto overlap = find_overlap(extents);
+  if (!overlap) return;
+  const auto& [low, high] = *overlap;
+  throw InvalidBatch("destinations overlap: " + std::to_string(low.nbytes) + " bytes at address " +
+                     std::to_string(low.address) + " and " + std::to_string(high.nbytes) +
+                     " bytes at address " + std::to_string(high.address));
 }
 
 bool RangeBatch::inside(uint64_t key, uint64_t object_bytes) const {

@@ -35,9 +35,11 @@ struct Candidate {
   uint32_t position;  // 0..15 within the key's two buckets
 };
 
-inline Candidate next_candidate(const IndexView& index, const Hash128& hash, uint32_t position) {
+// The next word from `position` on, and before `end`, that carries the key's tag.
+inline Candidate next_candidate(const IndexView& index, const Hash128& hash, uint32_t position,
+                                uint32_t end = 2 * kBucketWords) {
   const uint32_t tag = tag_of(hash);
-  while (position < 2 * kBucketWords) {
+  while (position < end) {
     const uint64_t number = position < kBucketWords ? first_bucket(hash, index.bucket_count)
                                                     : second_bucket(hash, index.bucket_count);
     const Bucket& bucket = index.buckets[number];
@@ -82,14 +84,26 @@ class ReadProtocol {
     const auto prefetch = [&](uint32_t i) {
       __builtin_prefetch(&index.buckets[first_bucket(keys[i], index.bucket_count)]);
     };
-    for (uint32_t i = 0; i < count && i < kAhead; ++i) prefetch(i);
-    for (uint32_t i = 0; i < count; ++i) {
-      if (i + kAhead < count) prefetch(i + kAhead);
-      const Candidate candidate = next_candidate(index, keys[i], 0);
+    const auto keep = [&](uint32_t i, const Candidate& candidate) {
       list.handles[i].store(candidate.handle, Plant::kStoreHandle);
       if (candidate.handle != kNoHandle) __builtin_prefetch(&index.entries[candidate.handle]);
       found[i] = candidate.handle;
       positions[i] = static_cast<uint8_t>(candidate.position);
+    };
+    uint32_t elsewhere = 0;  // keys that are not in their first bucket
+    for (uint32_t i = 0; i < count && i < kAhead; ++i) prefetch(i);
+    for (uint32_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) prefetch(i + kAhead);
+      const Candidate candidate = next_candidate(index, keys[i], 0, kBucketWords);
+      keep(i, candidate);
+      if (candidate.handle != kNoHandle) continue;
+      ++elsewhere;
+      __builtin_prefetch(&index.buckets[second_bucket(keys[i], index.bucket_count)]);
+    }
+    for (uint32_t i = 0; elsewhere != 0; ++i) {
+      if (found[i] != kNoHandle) continue;
+      --elsewhere;
+      keep(i, next_candidate(index, keys[i], kBucketWords));
     }
   }
 

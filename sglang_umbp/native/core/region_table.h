@@ -69,7 +69,11 @@ class RegionTable {
     // The region that holds every byte of [address, address + nbytes), else nullptr. Ranges of 0
     // bytes are in none.
     const Region* find(uint64_t address, uint64_t nbytes) const {
-      if (last_ != nullptr && holds(*last_, address, nbytes)) return last_;
+      return find(address, nbytes, last_);
+    }
+    // The same, looking first at `guess`: nullptr, or a region that this view returned.
+    const Region* find(uint64_t address, uint64_t nbytes, const Region* guess) const {
+      if (guess != nullptr && holds(*guess, address, nbytes)) return guess;
       return search(address, nbytes);
     }
 
