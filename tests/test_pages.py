@@ -1,6 +1,7 @@
 """Pages of the arena: what is said beforehand, what smaps shows, where they lie, and when they come."""
 
 import ctypes
+import os
 import re
 import time
 from pathlib import Path
@@ -102,3 +103,13 @@ def policy_at(address: int) -> str:
     """The memory policy of the mapping that holds the address, as the kernel tells it."""
     policies = re.findall(r"^([0-9a-f]+) (\S+)", Path("/proc/self/numa_maps").read_text(), re.MULTILINE)
     return max((int(begin, 16), policy) for begin, policy in policies if int(begin, 16) <= address)[1]
+
+
+def test_a_forked_child_ends_though_it_has_no_prefaulting_thread():
+    pool = Pool(dram_capacity_bytes="512MiB", prefault=True, prefault_in_background=True).open()
+    child = os.fork()
+    if child == 0:
+        del pool
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    pool.close()
