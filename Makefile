@@ -32,15 +32,15 @@ help:
 setup: $(VENV)/.installed
 
 $(VENV)/.created:
-	@python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && echo "setup: $(VENV) with $$python" \
+	@python=$$(PYTHON='$(PYTHON)' sh .ci/scripts/find_python.sh) && echo "setup: $(VENV) with $$python" \
 	  && "$$python" -m venv --clear $(VENV)
 	@touch $@
 
 # What pyproject.toml's [build-system] names, installed into the environment: with --no-build-isolation a rebuild
 # compiles only what changed.
-$(VENV)/.build-tools: pyproject.toml scripts/build_requirements.py | $(VENV)/.created
+$(VENV)/.build-tools: pyproject.toml .ci/scripts/build_requirements.py | $(VENV)/.created
 	@echo "setup: build tools"
-	@$(BIN)/python scripts/build_requirements.py | xargs $(BIN)/python -m pip install --quiet
+	@$(BIN)/python .ci/scripts/build_requirements.py | xargs $(BIN)/python -m pip install --quiet
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.build-tools sglang_umbp/_version.py $(NATIVE_SOURCES)
@@ -76,10 +76,10 @@ lint: $(VENV)/.lint-tools
 	$(BIN)/mypy
 
 stub: setup
-	$(BIN)/python scripts/make_stub.py
+	$(BIN)/python .ci/scripts/make_stub.py
 
 docs: setup
-	$(BIN)/python scripts/make_docs.py
+	$(BIN)/python .ci/scripts/make_docs.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache

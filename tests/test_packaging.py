@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ("3.11", "3.12")
 SDIST_TOP = {
     *("CHANGELOG.md", "LICENSE", "Makefile", "PKG-INFO", "README.md", "pyproject.toml"),
-    *("benchmarks", "docs", "examples", "scripts", "sglang_umbp", "tests"),
+    *("benchmarks", "docs", ".ci", "examples", "sglang_umbp", "tests"),
 }
 SOURCE_SUFFIXES = {
     *(".cpp", ".h", ".json", ".jsonl", ".md", ".py", ".pyi", ".sh", ".toml", ".txt", ".typed"),

@@ -22,7 +22,7 @@ def test_python_example_runs(code):
 
 @pytest.mark.parametrize("path", ["README.md", "docs/troubleshooting.md"])
 def test_generated_parts_are_as_the_code_has_them(path):
-    renewed = runpy.run_path(str(ROOT / "scripts" / "make_docs.py"))["renewed"]
+    renewed = runpy.run_path(str(ROOT / ".ci" / "scripts" / "make_docs.py"))["renewed"]
     text = (ROOT / path).read_text()
     assert "<!-- generated: " in text
     assert text == renewed(text), "a setting or status changed: run make docs"

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+PYPROJECT = Path(__file__).resolve().parent.parent.parent / "pyproject.toml"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-STUB = Path(__file__).resolve().parent.parent / "sglang_umbp" / "_native.pyi"
+STUB = Path(__file__).resolve().parent.parent.parent / "sglang_umbp" / "_native.pyi"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from sglang_umbp import Status
 from sglang_umbp.settings_report import readme_table
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = (ROOT / "README.md", ROOT / "docs" / "troubleshooting.md")
 PART = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
