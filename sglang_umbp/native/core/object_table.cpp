@@ -9,8 +9,8 @@ namespace {
 constexpr uint64_t kEntriesPerBucket = kBucketWords / 2;  // words >= 2 x entries
 
 // A key goes to its first bucket while so many words of it are empty, else to the emptier of its two:
-// readers look there first, and most keys cost them one line. Buckets still fill up evenly: in an index
-// filled to its last entry 95 % of the keys lie in the first, and of 400,000 none found both full.
+// readers look there first, and most keys cost them one line. Buckets still fill up evenly: simulated
+// with 400,000 keys up to the last entry, 95 % lie in their first bucket and none found both full.
 constexpr uint32_t kRoomy = 3;
 
 MappingOptions sealed_for_readers(MappingOptions options) {
