@@ -41,6 +41,8 @@ class ObjectTable {
   template <class F>
   void for_each_in_buckets(const Hash128& hash, const F& f) const;
 
+  // The entry that take() will take.
+  uint32_t next_handle() const { return free_.back(); }
   // FREE -> FILLING. Needs a free entry and has_word_for().
   uint32_t take(const Hash128& hash, uint32_t component, std::string_view key, uint64_t offset,
                 uint64_t nbytes);

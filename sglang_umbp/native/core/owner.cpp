@@ -59,7 +59,7 @@ Owner::Owner(const OwnerConfig& config)
       table_(config.entry_count, arena_.nbytes(), random_secret(), at_once(config.memory)),
       space_(table_, clients_, make_policy(config.policy, config.entry_count),
              config.capacity_bytes, arena_.nbytes()),
-      fillers_(config.entry_count, nullptr) {}
+      filled_by_(config.entry_count, 0) {}
 
 bool Owner::any(std::span<const PutItem> items, PutPhase phase) {
   return std::any_of(items.begin(), items.end(),
@@ -68,6 +68,8 @@ bool Owner::any(std::span<const PutItem> items, PutPhase phase) {
 
 void Owner::allocate(std::span<PutItem> items, const Deadline& deadline) {
   std::unique_lock lock(mutex_);
+  ++batches_;
+  for (PutItem& item : items) item.batch = batches_;
   space_.drain_recency();
   // Those who wait for room come first; a batch of objects that are there, or too large, needs none.
   // (One that has only some must not protect them while it queues: they may be what the first one
@@ -87,29 +89,27 @@ bool Owner::needs_no_room(std::span<const PutItem> items) const {
 // Who will not fit is decided before anything is taken: by the order of the batch, not by what is
 // free at this moment.
 void Owner::place_pending(std::span<PutItem> items) {
-  for (size_t i = 0; i < items.size(); ++i) place(items, i, false);
+  for (PutItem& item : items) place(item, false);
   refuse_hopeless(items);
   std::unordered_set<Hash128, Hash128Hash> waiting;  // keys whose first put has no room yet
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (items[i].phase != PutPhase::kPending || waiting.contains(items[i].hash)) continue;
-    place(items, i, true);
-    if (items[i].phase == PutPhase::kPending) waiting.insert(items[i].hash);
+  for (PutItem& item : items) {
+    if (item.phase != PutPhase::kPending || waiting.contains(item.hash)) continue;
+    place(item, true);
+    if (item.phase == PutPhase::kPending) waiting.insert(item.hash);
   }
 }
 
-void Owner::place(std::span<PutItem> items, size_t index, bool may_take) {
-  PutItem& item = items[index];
+void Owner::place(PutItem& item, bool may_take) {
   if (item.phase != PutPhase::kPending) return;
   if (item.nbytes > config_.capacity_bytes) return item.finish(Status::kTooLarge);
   const uint32_t handle = table_.find(item.hash);
   if (handle != kNoHandle)
-    place_existing(items, index, handle);
+    place_existing(item, handle);
   else if (may_take)
-    try_take(items, index);
+    try_take(item);
 }
 
-void Owner::place_existing(std::span<PutItem> items, size_t index, uint32_t handle) {
-  PutItem& item = items[index];
+void Owner::place_existing(PutItem& item, uint32_t handle) {
   item.handle = handle;
   if (!table_.same_key(handle, item.component, item.key)) return item.finish(Status::kCollision);
   if (table_.state(handle) == State::kLive) {
@@ -119,7 +119,7 @@ void Owner::place_existing(std::span<PutItem> items, size_t index, uint32_t hand
     protect(item);
     return space_.policy().touch(handle);
   }
-  item.phase = fillers_[handle] == items.data() ? PutPhase::kDuplicate : PutPhase::kBusy;
+  item.phase = filled_by_[handle] == item.batch ? PutPhase::kDuplicate : PutPhase::kBusy;
 }
 
 void Owner::protect(PutItem& item) {
@@ -133,15 +133,14 @@ void Owner::unprotect(PutItem& item) {
   item.is_protected = false;
 }
 
-bool Owner::try_take(std::span<PutItem> items, size_t index) {
-  PutItem& item = items[index];
+bool Owner::try_take(PutItem& item) {
   item.handle = space_.take(item.hash, item.component, item.key, item.nbytes);
   if (item.handle == kNoHandle) return false;
   item.phase = PutPhase::kNew;
   item.generation = table_.generation(item.handle);
   item.offset = table_.entry(item.handle).offset;
   item.clears_before = clears_;
-  fillers_[item.handle] = items.data();
+  filled_by_[item.handle] = item.batch;
   protect(item);
   return true;
 }
@@ -190,7 +189,7 @@ void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> i
     clock.measure([&] { changed_.wait_until(lock, deadline.within(pause)); });
     pause = std::min(pause * 2, kLongestPause);
   }
-  for (size_t i = 0; i < items.size(); ++i) place(items, i, false);
+  for (PutItem& item : items) place(item, false);
   for (PutItem& item : items)
     if (item.phase == PutPhase::kPending) item.finish(Status::kNoSpace);
 }

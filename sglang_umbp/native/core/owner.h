@@ -92,9 +92,9 @@ class Owner {
   class Turn;
 
   void place_pending(std::span<PutItem> items);
-  void place(std::span<PutItem> items, size_t index, bool may_take);
-  void place_existing(std::span<PutItem> items, size_t index, uint32_t handle);
-  bool try_take(std::span<PutItem> items, size_t index);
+  void place(PutItem& item, bool may_take);
+  void place_existing(PutItem& item, uint32_t handle);
+  bool try_take(PutItem& item);
   void protect(PutItem& item);
   void unprotect(PutItem& item);
   bool needs_no_room(std::span<const PutItem> items) const;
@@ -119,7 +119,8 @@ class Owner {
   ObjectTable table_;
   ClientList clients_;
   Space space_;
-  std::vector<const PutItem*> fillers_;  // which batch fills a FILLING entry
+  uint32_t batches_ = 0;
+  std::vector<uint32_t> filled_by_;  // which batch fills a FILLING entry
   uint64_t clears_ = 0;
   std::deque<uint64_t> waiting_;
   uint64_t next_ticket_ = 0;

@@ -18,14 +18,14 @@ Hash128 component_key(const Hash128& secret, std::string_view identity) {
 }
 
 // Page after page, the keys of all components.
-void derive_page_keys(std::span<const Component> components, std::span<const Hash128> digests,
-                      std::vector<Hash128>& keys) {
+void derive_page_keys(const Reader& reader, std::span<const Component> components,
+                      std::span<const Hash128> digests, std::vector<Hash128>& keys) {
   const size_t width = components.size();
   keys.resize(digests.size() * width);
-  if (width == 1) return prf128_batch(components[0].key, digests, keys.data());
+  if (width == 1) return reader.derive_keys(components[0].key, digests, keys.data());
   std::vector<Hash128> column(digests.size());
   for (size_t c = 0; c < width; ++c) {
-    prf128_batch(components[c].key, digests, column.data());
+    reader.derive_keys(components[c].key, digests, column.data());
     for (size_t i = 0; i < digests.size(); ++i) keys[i * width + c] = column[i];
   }
 }
@@ -160,7 +160,7 @@ size_t Pool::look_up(std::span<const Component> components, std::span<const Hash
   bool unbroken = true;
   for (size_t start = 0; start < digests.size(); start += step) {
     const auto part = digests.subspan(start, std::min(step, digests.size() - start));
-    derive_page_keys(components, part, keys);
+    derive_page_keys(*reader_, components, part, keys);
     NamedBatch named(*reader_, slot, keys);
     for (size_t i = 0; i < part.size(); ++i) {
       bool whole = true;
@@ -187,7 +187,7 @@ std::shared_ptr<Session> Pool::pin(std::span<const Component> components,
   SlotGuard guard(*reader_, slot);
   if (slot < 0) throw Error("no reader slot was free before the deadline");
   std::vector<Hash128> keys;
-  derive_page_keys(components, digests, keys);
+  derive_page_keys(*reader_, components, digests, keys);
   return sessions_->pin(keys, components.size(), firm, slot);
 }
 

@@ -17,10 +17,11 @@ constexpr uint64_t kSliceBytes = 256u << 20;  // what one call may keep from bei
   return runs;
 }
 
-std::span<const Hash128> derive_keys(const Component& component, std::span<const Hash128> digests) {
+std::span<const Hash128> derive_keys(const Reader& reader, const Component& component,
+                                     std::span<const Hash128> digests) {
   thread_local std::vector<Hash128> keys;
   keys.resize(digests.size());
-  prf128_batch(component.key, digests, keys.data());
+  reader.derive_keys(component.key, digests, keys.data());
   return keys;
 }
 
@@ -155,7 +156,7 @@ void Pool::get_pages(const Component& component, const PageLayout& layout,
   check_lengths(digests.size(), rows.size());
   LayoutBatch batch(layout, rows, first, last);
   batch.check_distinct();
-  const auto keys = derive_keys(component, digests);
+  const auto keys = derive_keys(*reader_, component, digests);
   timer.mark(Phase::kBuild);
   batch.classify(regions_, config_.strict_registration);
   timer.mark(Phase::kClassify);
@@ -185,7 +186,7 @@ void Pool::get_ranges(const Component& component, std::span<const Hash128> diges
   check_lengths(digests.size(), ranges.keys);
   ListedBatch batch(ranges);
   ranges.check_disjoint();
-  const auto keys = derive_keys(component, digests);
+  const auto keys = derive_keys(*reader_, component, digests);
   timer.mark(Phase::kBuild);
   batch.classify(regions_, config_.strict_registration);
   timer.mark(Phase::kClassify);

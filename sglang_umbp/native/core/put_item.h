@@ -28,6 +28,7 @@ struct PutItem {
 
   PutPhase phase = PutPhase::kPending;
   Status status = Status::kOk;
+  uint32_t batch = 0;  // number of the allocation it belongs to
   uint32_t handle = kNoHandle;
   uint64_t generation = 0;
   uint64_t offset = 0;  // in the arena, once kNew

@@ -1,5 +1,7 @@
 #include "reader.h"
 
+#include <algorithm>
+
 namespace umbp {
 
 void raise_mark(std::atomic<uint32_t>& mark, uint32_t at_least) {
@@ -14,6 +16,17 @@ int Reader::claim_slot(std::chrono::nanoseconds timeout) {
   const int slot = slots_.claim(timeout);
   if (slot >= 0) raise_mark(area_.head->slots_used, static_cast<uint32_t>(slot) + 1);
   return slot;
+}
+
+void Reader::derive_keys(const Hash128& component_key, std::span<const Hash128> digests,
+                         Hash128* out) const {
+  constexpr size_t kAtOnce = 16;  // as many as are hashed in one go
+  for (size_t start = 0; start < digests.size(); start += kAtOnce) {
+    const auto part = digests.subspan(start, std::min(kAtOnce, digests.size() - start));
+    prf128_batch(component_key, part, out + start);
+    for (size_t i = start; i < start + part.size(); ++i)
+      __builtin_prefetch(&index_.buckets[first_bucket(out[i], index_.bucket_count)]);
+  }
 }
 
 void Reader::record_recency(int slot, std::span<const uint32_t> handles) {

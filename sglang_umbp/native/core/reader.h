@@ -53,6 +53,11 @@ class Reader {
   int claim_slot(std::chrono::nanoseconds timeout);
   void release_slot(int slot) { slots_.release(slot); }
 
+  // out[i]: the component's key of digests[i]. Each key's first bucket is on its way meanwhile, so that
+  // what is computed here hides what is loaded there.
+  void derive_keys(const Hash128& component_key, std::span<const Hash128> digests,
+                   Hash128* out) const;
+
   HazardList slot_list(int slot) { return {&area_.slots[slot].n, area_.slots[slot].handles}; }
   HazardList chunk_list(uint32_t chunk) {
     return {&area_.chunks[chunk].n, area_.chunks[chunk].handles};

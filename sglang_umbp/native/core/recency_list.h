@@ -12,7 +12,7 @@ class RecencyList {
  public:
   explicit RecencyList(uint32_t entry_count) : links_(entry_count) {}
 
-  bool holds(uint32_t handle) const { return links_[handle].held; }
+  bool holds(uint32_t handle) const { return links_[handle].older != kNotHeld; }
   uint32_t oldest() const { return oldest_; }
   uint32_t newest() const { return newest_; }
   uint32_t newer_than(uint32_t handle) const { return links_[handle].newer; }
@@ -30,14 +30,15 @@ class RecencyList {
   }
 
  private:
+  static constexpr uint32_t kNotHeld = kNoHandle - 1;
+
   struct Links {
-    uint32_t older = kNoHandle;
+    uint32_t older = kNotHeld;
     uint32_t newer = kNoHandle;
-    bool held = false;
   };
 
   void link(uint32_t older, uint32_t handle, uint32_t newer) {
-    links_[handle] = {older, newer, true};
+    links_[handle] = {older, newer};
     (older == kNoHandle ? oldest_ : links_[older].newer) = handle;
     (newer == kNoHandle ? newest_ : links_[newer].older) = handle;
   }

@@ -18,7 +18,7 @@ Space::Space(ObjectTable& table, ClientList& clients, std::unique_ptr<EvictionPo
     : table_(table),
       clients_(clients),
       policy_(std::move(policy)),
-      extents_(arena_bytes, kArenaGranule),
+      extents_(arena_bytes, kArenaGranule, table.entry_count()),
       capacity_bytes_(capacity_bytes),
       named_(table.entry_count(), 0),
       protects_(table.entry_count(), 0) {}
@@ -34,17 +34,16 @@ uint32_t Space::take(const Hash128& hash, uint32_t component, std::string_view k
   if (totals_.used_bytes + nbytes > capacity_bytes_ || table_.free_entries() == 0 ||
       !table_.has_word_for(hash))
     return kNoHandle;
-  const auto offset = extents_.take(nbytes);
+  const uint32_t handle = table_.next_handle();
+  const auto offset = extents_.take(nbytes, handle);
   if (!offset) return kNoHandle;
-  uint32_t handle;
   try {
-    handle = table_.take(hash, component, key, *offset, nbytes);
+    table_.take(hash, component, key, *offset, nbytes);
   } catch (...) {  // no memory for the owner's copy of the key
-    extents_.give_back(*offset, nbytes);
+    extents_.give_back(*offset, nbytes, handle);
     throw;
   }
   totals_.used_bytes += nbytes;
-  taken_.emplace(*offset, handle);
   return handle;
 }
 
@@ -57,8 +56,7 @@ void Space::make_live(uint32_t handle, uint32_t depth) {
 
 void Space::abandon(uint32_t handle) {
   const Entry& entry = table_.entry(handle);
-  extents_.give_back(entry.offset, entry.nbytes);
-  taken_.erase(entry.offset);
+  extents_.give_back(entry.offset, entry.nbytes, handle);
   totals_.used_bytes -= entry.nbytes;
   table_.free(handle);
 }
@@ -150,21 +148,22 @@ uint64_t Space::retire_neighbours(uint64_t nbytes) {
 // Victims whose extents, with the free ones between them, are nbytes in one piece; none if objects
 // that must stay are in the way.
 std::vector<uint32_t> Space::window_round(uint32_t handle, uint64_t nbytes) const {
-  auto low = taken_.find(table_.entry(handle).offset);
-  auto high = std::next(low);  // the window is (end of the one before low, start of high)
+  uint32_t below = extents_.below(handle);  // the window lies between these two
+  uint32_t above = extents_.above(handle);
   std::vector<uint32_t> victims{handle};
-  const auto start = [&] { return low == taken_.begin() ? 0 : end_of(std::prev(low)->second); };
-  const auto end = [&] { return high == taken_.end() ? extents_.arena_bytes() : high->first; };
+  const auto start = [&] { return below == kNoHandle ? 0 : end_of(below); };
+  const auto end = [&] {
+    return above == kNoHandle ? extents_.arena_bytes() : table_.entry(above).offset;
+  };
   while (end() - start() < nbytes) {
-    const bool below = low != taken_.begin() && may_evict(std::prev(low)->second);
-    const bool above = high != taken_.end() && may_evict(high->second);
-    if (!below && !above) return {};
-    if (above) {
-      victims.push_back(high->second);
-      ++high;
+    if (above != kNoHandle && may_evict(above)) {
+      victims.push_back(above);
+      above = extents_.above(above);
+    } else if (below != kNoHandle && may_evict(below)) {
+      victims.push_back(below);
+      below = extents_.below(below);
     } else {
-      --low;
-      victims.push_back(low->second);
+      return {};
     }
   }
   return victims;

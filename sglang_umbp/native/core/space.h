@@ -4,7 +4,6 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -73,7 +72,6 @@ class Space {
   ClientList& clients_;
   std::unique_ptr<EvictionPolicy> policy_;
   ExtentAllocator extents_;
-  std::map<uint64_t, uint32_t> taken_;  // offset -> handle, what lies next to what
   uint64_t capacity_bytes_;
   SpaceTotals totals_;
   uint64_t objects_ = 0;  // LIVE
