@@ -65,7 +65,7 @@ void copy_streaming(const CopyKernel& kernel, const Run& run, LookAhead& ahead) 
 
 void HostCopier::copy(const Run* runs, size_t n) const {
   LookAhead ahead(runs, runs + n);
-  ahead.start(kAheadLines);
+  if (n != 0) ahead.start(ahead_lines(runs[0]));
   bool streamed = false;
   for (const Run* run = runs; run != runs + n; ++run) {
     if (kernel_->stream_far == nullptr || run->nbytes < nt_min_bytes_) {
