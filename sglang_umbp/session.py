@@ -23,19 +23,25 @@ class Session:
     the pool, reads raise.
     """
 
-    __slots__ = ("_native", "_pool", "hits", "namespace", "prefix")
+    __slots__ = ("_native", "_pool", "namespace")
 
     def __init__(self, pool: _native.Pool, native: _native.Session, namespace: Namespace) -> None:
         self._pool = pool
         self._native = native
         self.namespace = namespace
-        self.hits: list[bool] = native.hits
-        """Per page: whether it is held, all its components."""
-        self.prefix: int = next((i for i, hit in enumerate(self.hits) if not hit), len(self.hits))
+
+    @property
+    def hits(self) -> list[bool]:
+        """Per page: whether it was held when the session began, all its components."""
+        return self._native.hits
+
+    @property
+    def prefix(self) -> int:
         """Length of the leading run of hits."""
+        return self._native.prefix
 
     def __len__(self) -> int:
-        return len(self.hits)
+        return self._native.pages
 
     def __enter__(self) -> Session:
         return self

@@ -353,6 +353,7 @@ void bind_session(nb::module_& m) {
       .def_prop_ro("nbytes", &Session::nbytes)
       .def_prop_ro("closed", &Session::closed)
       .def_prop_ro("dropped", &Session::dropped)
+      .def_prop_ro("prefix", &Session::prefix)
       .def_prop_ro("hits", &held_pages)
       .def("close", &Session::close, nb::call_guard<nb::gil_scoped_release>());
 }

@@ -8,6 +8,12 @@ namespace umbp {
 
 Session::~Session() { close(); }
 
+size_t Session::prefix() const {
+  size_t page = 0;
+  while (page < pages() && held(page)) ++page;
+  return page;
+}
+
 bool Session::acquire() {
   if (users_.fetch_add(1, std::memory_order_seq_cst) < kClosed) return true;
   users_.fetch_sub(1, std::memory_order_seq_cst);

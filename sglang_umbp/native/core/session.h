@@ -36,6 +36,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const PinnedObject& object(size_t page, size_t part) const {
     return objects_[page * width_ + part];
   }
+  size_t prefix() const;  // leading run of held pages
   uint64_t nbytes() const { return nbytes_; }
 
   // Keeps the names published until the matching release(). False: closed or dropped.
