@@ -66,7 +66,9 @@ constexpr uint64_t first_bucket(const Hash128& hash, uint64_t bucket_count) {
   return (hash.low & 0xffffffffu) * bucket_count >> 32;
 }
 constexpr uint64_t second_bucket(const Hash128& hash, uint64_t bucket_count) {
-  return (hash.high & 0xffffffffu) * bucket_count >> 32;
+  const uint64_t second = (hash.high & 0xffffffffu) * bucket_count >> 32;
+  if (second != first_bucket(hash, bucket_count)) return second;
+  return second + 1 == bucket_count ? 0 : second + 1;  // in a small index they may meet
 }
 
 // The hazard list of one call, and the ring in which it leaves what it read for the owner's LRU.
