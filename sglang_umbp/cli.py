@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from . import __version__, clean_command, settings_command
 from .bench import command as bench
-from .bench.verify import MeasurementError
+from .bench.errors import MeasurementError
 from .doctor import command as doctor
 from .errors import UmbpError
 from .replay import command as replay
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MeasurementError as error:
         print(f"sglang-umbp: {error}", file=sys.stderr)
         return EXIT_FAILED
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
     except (UmbpError, OSError) as error:
         print(f"sglang-umbp: {error}", file=sys.stderr)
         return EXIT_USAGE

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from .. import PoolSettings, arguments
 from ..geometry import DEEPSEEK_V4_PRO
+from ..reports import write_report
 from . import exists_command, index_command, put_command, session_command, sweep_command
 from .buffers import ARRANGEMENTS
 from .cache_size import last_level_cache_nbytes
@@ -105,7 +105,5 @@ def run(parsed: argparse.Namespace) -> int:
     """
     result = run_restore(options_from(parsed), notify)
     report = as_json(result)
-    print(render(report))
-    if parsed.json is not None:
-        parsed.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(parsed, report, render(report))
     return 1 if result.tally.failures else 0

@@ -10,9 +10,9 @@ from time import perf_counter_ns
 import numpy as np
 
 from .cache_size import CacheCooler
+from .errors import MeasurementError
 from .interleave import Runner, interleaved
 from .tiny_pool import TinyPool, fill, opened_tiny_pool
-from .verify import MeasurementError
 from .workload import page_hash
 
 # (what is asked, whether the pages are stored)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from .. import arguments
+from ..reports import Json, write_report
 from .exists import ExistsOptions, ExistsResult, run_exists
-from .micro_options import BenchArgumentsError, Json, add_common_arguments, cache_nbytes, ratio, write_report
+from .micro_options import BenchArgumentsError, add_common_arguments, cache_nbytes, ratio
 from .progress import notify
 from .stats import summarize
 from .subcommand import Subparsers

@@ -13,6 +13,7 @@ from .buffers import PageBuffers
 from .targets import RestoreTarget, Rows
 
 MODES = ("memcpy", "nt")
+MAX_FLOOR_THREADS = 2
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,11 @@ class FloorPlan:
     sizes: U64Array
 
     def run_ns(self, mode: str, threads: int) -> int:
-        """Nanoseconds of one pass over all fragments in native code, one `mode` copy each."""
-        return int(_native.floor_copy(self.destinations, self.sources, self.sizes, mode, threads))
+        """Nanoseconds of one pass over all fragments in native code, one `mode` copy each, by at most
+        MAX_FLOOR_THREADS of the threads.
+        """
+        floor_threads = min(threads, MAX_FLOOR_THREADS)
+        return int(_native.floor_copy(self.destinations, self.sources, self.sizes, mode, floor_threads))
 
 
 def join(plans: Sequence[FloorPlan]) -> FloorPlan:

@@ -10,10 +10,10 @@ from time import perf_counter, perf_counter_ns
 import numpy as np
 
 from .. import _native
+from .errors import MeasurementError
 from .interleave import Runner, interleaved
 from .memory_use import resident_nbytes
 from .tiny_pool import OBJECT_NBYTES, TinyPool, fill, opened_tiny_pool
-from .verify import MeasurementError
 from .workload import page_hash
 
 KEY_NBYTES = 64  # a page hash, kept by the owner

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from .. import arguments
+from ..reports import Json, write_report
 from .index import KEY_NBYTES, SHARED_NBYTES, IndexFigures, IndexOptions, measure_index
-from .micro_options import BenchArgumentsError, Json, add_common_arguments, ratio, write_report
+from .micro_options import BenchArgumentsError, add_common_arguments, ratio
 from .progress import notify
 from .stats import summarize
 from .subcommand import Subparsers

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
-from typing import Any
 
 from .. import arguments
 from ..errors import UmbpError
 from ..geometry import PoolGeometry
 from .cache_size import last_level_cache_nbytes
 from .options import RestoreOptions
-
-Json = dict[str, Any]
 
 
 class BenchArgumentsError(UmbpError, ValueError):
@@ -56,13 +52,6 @@ def rig_options(
         seed=parsed.seed,
         target="embedded",
     )
-
-
-def write_report(parsed: argparse.Namespace, report: Json, text: str) -> None:
-    """Prints the tables and writes the JSON file where one was asked for."""
-    print(text)
-    if parsed.json is not None:
-        parsed.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def ratio(ours: float, floor: float) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from .buffers import PageBuffers
+from .errors import MeasurementError
 from .floors import FloorBuilder
 from .interleave import Runner, interleaved
 from .options import RestoreOptions, Sizes, plan_sizes
@@ -15,7 +16,7 @@ from .put_rig import CASES, FLOORS, PutBench, PutCounts, PutPool
 from .puts import put_request
 from .rig import opened_target
 from .targets import EmbeddedPort, EmbeddedTarget, RestoreTarget, TargetSettings
-from .verify import MeasurementError, Tally, Verifier
+from .verify import Tally, Verifier
 from .workload import Turns, Workload
 
 STATES = ("steady", "empty")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from ..geometry import GroupStep, PoolGeometry, restore_steps, total_layers
+from ..reports import Json
 from .ranks import RankSamples
 from .restore import PassResult, RestoreResult
 from .single_rank import MEMCPY, NT, OURS, Samples
 from .stats import summarize
-
-Json = dict[str, Any]
 
 
 def as_json(result: RestoreResult) -> Json:

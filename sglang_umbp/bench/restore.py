@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from .compute import measure_overlapped
+from .floors import MAX_FLOOR_THREADS
 from .offload import REQUESTS_IN_FLIGHT, OffloadLoad
 from .options import RestoreOptions, Sizes, plan_sizes
 from .puts import measure_puts
@@ -17,7 +18,6 @@ from .single_rank import Samples, WholeSamples, measure_calls, measure_whole
 from .targets import TargetSettings
 from .verify import Tally
 
-MAX_FLOOR_THREADS = 2
 Notify = Callable[[str], None]
 
 
@@ -67,15 +67,11 @@ def _run_pass(options: RestoreOptions, sizes: Sizes, threads: int, tally: Tally,
     say("Python time and puts")
     return PassResult(
         copy_threads=threads,
-        floor_threads=_floor_threads(threads),
+        floor_threads=min(threads, MAX_FLOOR_THREADS),
         restores=restores,
         python_us=measure_python(options, threads, tally),
         put_us=measure_puts(options, sizes, threads, tally),
     )
-
-
-def _floor_threads(copy_threads: int) -> int:
-    return min(copy_threads, MAX_FLOOR_THREADS)
 
 
 def _measure_restores(options: RestoreOptions, sizes: Sizes, threads: int, tally: Tally, say: Notify) -> RestoreSamples:
@@ -85,9 +81,9 @@ def _measure_restores(options: RestoreOptions, sizes: Sizes, threads: int, tally
         load = OffloadLoad(options, rig.workload, rig.target)
         with load if options.offload_ranks else nullcontext():
             say("restores, call by call")
-            calls = measure_calls(rig, _floor_threads(threads))
+            calls = measure_calls(rig, threads)
             say("whole restores")
-            whole = measure_whole(rig, _floor_threads(threads))
+            whole = measure_whole(rig, threads)
             overlapped = measure_overlapped(rig) if options.compute_us_per_layer else []
             if options.verify:
                 rig.verifier.at_end()

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from .buffers import PageBuffers
 from .cache_size import CacheCooler
+from .errors import MeasurementError
 from .floors import FloorBuilder
 from .options import RestoreOptions, Sizes
 from .restore_loop import count_failed
 from .targets import TARGETS, RankPort, RestoreTarget, Rows, TargetSettings
-from .verify import MeasurementError, Tally, Verifier
+from .verify import Tally, Verifier
 from .workload import Turns, Workload
 
 

@@ -8,12 +8,13 @@ from time import perf_counter_ns
 
 from .. import PageLayout
 from ..geometry import PoolGeometry
+from .errors import MeasurementError
 from .interleave import Runner, interleaved
 from .options import RestoreOptions, plan_sizes
 from .restore_loop import count_failed
 from .rig import Rig, opened_rig
 from .targets import EmbeddedPort, EmbeddedTarget, Rows, TargetSettings
-from .verify import MeasurementError, Tally
+from .verify import Tally
 from .workload import Request
 
 ROLES = ("session", "look_ups")

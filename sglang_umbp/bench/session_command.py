@@ -6,7 +6,8 @@ import argparse
 
 from .. import arguments
 from ..geometry import DEEPSEEK_V4_PRO
-from .micro_options import Json, add_common_arguments, ratio, rig_options, write_report
+from ..reports import Json, write_report
+from .micro_options import add_common_arguments, ratio, rig_options
 from .progress import notify
 from .session import SessionFigures, run_sessions
 from .stats import summarize

@@ -11,12 +11,13 @@ import numpy as np
 
 from ..geometry import PoolGeometry, U64Array
 from .buffers import PageBuffers
+from .errors import MeasurementError
 from .floors import FloorPlan, fragment_sources
 from .interleave import Runner
 from .pattern import Pattern
 from .restore_loop import count_failed
 from .targets import EmbeddedPort, EmbeddedTarget, Rows, TargetSettings
-from .verify import MeasurementError, Tally, count_wrong_pages
+from .verify import Tally, count_wrong_pages
 from .workload import page_hash
 
 WAYS = ("layout", "session", "arrays", "lists")
@@ -74,7 +75,7 @@ class SweepRig:
         return runners
 
     def _floor(self, mode: str, plan: FloorPlan) -> Runner:
-        return lambda: plan.run_ns(mode, min(self.copy_threads, 2)) / 1e3
+        return lambda: plan.run_ns(mode, self.copy_threads) / 1e3
 
     def caller(self, way: str, places: Places) -> Runner:
         """A runner of one way of calling that restores `places`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .report import Json
+from ..reports import Json
 
 Row = Sequence[str]
 

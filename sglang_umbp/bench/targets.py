@@ -14,6 +14,7 @@ import numpy.typing as npt
 from .. import Namespace, PageLayout, Pool, PoolSettings, Session
 from ..geometry import PoolGeometry, U64Array
 from .buffers import PageBuffers
+from .errors import MeasurementError
 
 Rows = npt.NDArray[np.int64]
 
@@ -112,6 +113,9 @@ class EmbeddedTarget:
             "capacity_bytes": self._settings.capacity_nbytes,
             "copy_threads": self._settings.copy_threads,
             "prefault": True,
+            # What was stored is measured: nothing may go before it is asked to.
+            "high_watermark": 0,
+            "low_watermark": 0,
         }
         if self._settings.debug:
             overrides["ranged_call_debug"] = True
@@ -160,14 +164,14 @@ class EmbeddedTarget:
         places = self.pool.locate(hashes, namespace=component)
         missing = [page for page, place in zip(hashes, places, strict=True) if place is None]
         if missing:
-            raise RuntimeError(f"{len(missing)} of {len(hashes)} pages are not stored, first {missing[0]!r}")
+            raise MeasurementError(f"{len(missing)} of {len(hashes)} pages are not stored, first {missing[0]!r}")
         return np.array([place[0] for place in places if place is not None], dtype=np.uint64)
 
     def hold(self, hashes: Sequence[str]) -> None:
         session = self.pool.pin(hashes, namespace=self.namespace)
         self._sessions.append(session)
         if session.prefix != len(hashes):
-            raise RuntimeError(f"only {session.prefix} of {len(hashes)} pages could be pinned")
+            raise MeasurementError(f"only {session.prefix} of {len(hashes)} pages could be pinned")
 
     def counters(self) -> Counters:
         stats = self.pool.stats()

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import Namespace, PageLayout, Pool
 from .buffers import huge_page_memory
-from .verify import MeasurementError
+from .errors import MeasurementError
 from .workload import page_hash
 
 OBJECT_NBYTES = 64  # one granule of the arena

@@ -7,16 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import UmbpError
 from ..geometry import PoolGeometry
 from .buffers import PageBuffers
 from .pattern import Pattern, U8Array
 from .targets import Rows
 from .workload import PageIdArray
-
-
-class MeasurementError(UmbpError, RuntimeError):
-    """The measured thing failed so badly that there are no figures."""
 
 
 @dataclass

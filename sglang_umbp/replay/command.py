@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from .. import PoolStats, arguments
 from ..bench.stats import percentiles
+from ..reports import Json, write_report
 from .generator import TraceGenerator
 from .lru_reference import LruReference
 from .progress import Progress
@@ -20,7 +19,6 @@ from .trace import TraceRequest, read_trace
 DEFAULT_POOLS = "kv:4:1024:0/1"  # small pages: tens of thousands of them fit anywhere
 GENERATED_REQUESTS = 300
 
-Json = dict[str, Any]
 Subparsers = argparse._SubParsersAction  # the only name argparse has for what add_subparsers() returns
 
 
@@ -43,7 +41,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     add("--layer-group", type=number(1, 4096), default=8, help="logical layers [%(default)s]")
     add("--verify", action="store_true", help="compare every restored page byte by byte")
     add("--json", type=arguments.output_file, metavar="FILE", help="write the figures here")
-    add("--policy", choices=("lru", "depth_lru"), default="lru", help="order of eviction [%(default)s]")
+    add("--policy", choices=("lru", "depth_lru"), help="order of eviction [UMBP_EVICTION_POLICY, else lru]")
     add("--seed", type=number(0, 1 << 32), default=1, help=seed_help)
     parser.set_defaults(run=run)
 
@@ -57,9 +55,7 @@ def run(parsed: argparse.Namespace) -> int:
         parsed.pools, parsed.capacity_pages, parsed.layer_group, parsed.verify, parsed.seed, parsed.policy
     )
     report, counts = replay(requests, options)
-    print(render(report))
-    if parsed.json is not None:
-        parsed.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(parsed, report, render(report))
     return 1 if counts.failures else 0
 
 
@@ -107,6 +103,7 @@ def as_json(
         "mismatches": counts.mismatches,
         "failed_puts": counts.failed_puts,
         "failed_gets": counts.failed_gets,
+        "policy": driver.pool.settings.eviction_policy,
         "capacity_pages": options.capacity_pages,
         "page_bytes": options.page_nbytes,
         "seconds": round(elapsed_s, 3),
