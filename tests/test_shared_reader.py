@@ -576,9 +576,7 @@ def test_a_reader_stopped_again_and_again_gets_right_bytes_and_nothing_stays_beh
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "do", ["copy_without_pause", "copy_pinned_without_pause"], ids=["by a slot", "by a session"]
-)
+@pytest.mark.parametrize("do", ["copy_without_pause", "copy_pinned_without_pause"], ids=["by a slot", "by a session"])
 def test_one_slow_reader_does_not_empty_the_cache(make_shared, do, soak_scale, soak_report):
     """Evicted is what is put, and no more, though the oldest objects cannot go."""
     shared = make_shared(4 * STOPPED_OBJECTS, BIG)

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from patterns import GUARD_NBYTES, Memory, object_of
 from native_programs import counts_in, program, run_program
+from patterns import GUARD_NBYTES, Memory, object_of
 from pool_client import PoolClient, open_pool
 from waiting import Background, wait_until
 

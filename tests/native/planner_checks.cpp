@@ -82,13 +82,21 @@ class Checks {
 
   std::vector<Fragment> random_fragments() {
     std::vector<Fragment> fragments;
-    int64_t src = next() % 4 == 0 ? kBufferBytes - 4 : next() % kBufferBytes, dst = next() % 4 == 0 ? src : next() % kBufferBytes;
+    int64_t src = next() % 4 == 0 ? kBufferBytes - 4 : next() % kBufferBytes;
+    int64_t dst = next() % 4 == 0 ? src : next() % kBufferBytes;
     int64_t last_nbytes = 0;
     uint64_t way = 9;
     uint32_t src_region = next() % 2, dst_region = next() % 2;
     for (size_t count = 1 + next() % kMostFragments; count > 0; --count) {
       const int64_t nbytes = 1 + next() % 6;
       if (next() % 3 == 0) way = next() % 10;
+      if (next() % 4 == 0 && fragments.size() > 1) {  // at the other end of a run of two
+        const Fragment& before = fragments[fragments.size() - 2];
+        src = before.src - src_origin_;
+        dst = before.dst - dst_origin_;
+        last_nbytes = before.nbytes;
+        way = next() % 8;
+      }
       const uint64_t dst_way = next() % 8 == 0 ? next() % 10 : way;
       src = position(src, last_nbytes, nbytes, way);
       dst = position(dst, last_nbytes, nbytes, dst_way);
