@@ -1,7 +1,7 @@
 """Options, fixtures and markers that every test may use.
 
-A test marked `soak` multiplies its counts by `soak_scale` (1 in `make test`) and hands in what it
-did through `soak_report("name", gets=..., wrong_bytes=0)`; the run ends with one table of them.
+A test marked `soak` multiplies its counts by `soak_scale` (1 in `make test`, 10 in `make soak`) and hands
+in what it did through `soak_report("name", gets=..., wrong_bytes=0)`; the run ends with one table of them.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from soak_table import soak_table
 
-SOAK_FACTOR = 20
+SOAK_FACTOR = 10
 SOAK_VARIABLE = "SGLANG_UMBP_SOAK"
 DEVICE_NODES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 _reports = pytest.StashKey[list[tuple[str, dict[str, object]]]]()

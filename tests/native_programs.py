@@ -28,6 +28,13 @@ FLAGS = {
 COMMON_FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-pthread", "-DNDEBUG")
 COMPILE_TIMEOUT_S = 240
 
+RUN_TIMEOUT_S = 240
+SANITIZER_OPTIONS = {
+    "TSAN_OPTIONS": "halt_on_error=1 second_deadlock_stack=1",
+    "ASAN_OPTIONS": "detect_leaks=1 halt_on_error=1 strict_string_checks=1",
+    "UBSAN_OPTIONS": "halt_on_error=1 print_stacktrace=1",
+}
+
 
 def program(name: str, variant: str) -> Path:
     """The compiled tests/native/<name>.cpp, linked with the whole core. Skips where there is no g++.
@@ -35,9 +42,7 @@ def program(name: str, variant: str) -> Path:
     Kept under build/native-tests by the hash of what it was made of, so that a second run compiles
     nothing.
     """
-    compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None:
-        pytest.skip(f"{compiler} is not there to compile {name}.cpp")
+    compiler = _compiler(name)
     flags = (*COMMON_FLAGS, *FLAGS[variant])
     core = _core_archive(compiler, flags)
     source = PROGRAMS / f"{name}.cpp"
@@ -46,6 +51,41 @@ def program(name: str, variant: str) -> Path:
         command = [compiler, *flags, f"-I{CORE}", str(source), str(core)]
         _replace(target, lambda made: _run([*command, "-o", str(made)]))
     return target
+
+
+def program_against(name: str, headers: Path, target: Path) -> Path:
+    """tests/native/<name>.cpp compiled to `target` with the headers of a folder and nothing else of the core."""
+    source = PROGRAMS / f"{name}.cpp"
+    _run([_compiler(name), *COMMON_FLAGS, *FLAGS["plain"], f"-I{headers}", str(source), "-o", str(target)])
+    return target
+
+
+def run_program(binary: Path, *arguments: object, seconds: float = 0) -> str:
+    """Its output; it must exit with 0, without a report of a sanitizer. `seconds`: how long it is to run."""
+    done = subprocess.run(
+        [binary, *map(str, arguments)],
+        env={**os.environ, **SANITIZER_OPTIONS},
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S + seconds,
+        check=False,
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr[:20_000]}"
+    assert done.stderr == ""
+    return done.stdout
+
+
+def counts_in(output: str) -> dict[str, int]:
+    """What a program printed as pairs of names and integers."""
+    words = output.split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+
+def _compiler(name: str) -> str:
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not there to compile {name}.cpp")
+    return compiler
 
 
 def _core_archive(compiler: str, flags: tuple[str, ...]) -> Path:

@@ -340,7 +340,7 @@ def test_when_a_reader_is_killed_in_mid_copy_its_memory_is_back_within_a_second(
 ):
     shared = make_shared(BIG_OBJECTS, BIG, deadline_s=MEMORY_BACK_WITHIN_S)
     rows = Rows(shared.pool, BIG_OBJECTS, BIG)
-    rounds, inside = 4 * soak_scale, 0
+    rounds, inside = (4 if soak_scale == 1 else 10 * soak_scale), 0
     for number in range(rounds):
         keys = names(f"round{number}-", BIG_OBJECTS)
         rows.put_all(keys)
@@ -496,3 +496,120 @@ def test_a_session_of_a_stopped_reader_keeps_its_pages_and_the_owner_goes_on(mak
     assert process.finish()["last"] == [True] * STOPPED_OBJECTS
     rows.put_all(names("last", STOPPED_OBJECTS))
     assert pool.stats().retired_bytes == 0
+
+
+class Filler:
+    """Puts new objects whose bytes do not matter, and takes no time to make them."""
+
+    def __init__(self, pool: Pool, batch: int, nbytes: int) -> None:
+        self.pool = pool
+        self.put_objects = 0
+        self._rows = Rows(pool, batch, nbytes)
+        self._sizes = [nbytes] * batch
+
+    def put(self, batches: int = 1) -> None:
+        """Every one must succeed."""
+        for _ in range(batches):
+            keys = names("filler", len(self._sizes), self.put_objects)
+            answers = self.pool.put(keys, self._rows.addresses, self._sizes, status=True)
+            assert answers == [Status.OK] * len(keys)
+            self.put_objects += len(keys)
+
+
+@pytest.mark.soak
+def test_a_reader_stopped_again_and_again_gets_right_bytes_and_nothing_stays_behind(
+    make_shared, soak_scale, soak_report
+):
+    shared = make_shared(4 * STOPPED_OBJECTS, BIG)
+    pool = shared.pool
+    rows = Rows(pool, STOPPED_OBJECTS, BIG)
+    filler = Filler(pool, STOPPED_OBJECTS, BIG)
+    keys = names("read", STOPPED_OBJECTS)
+    rows.put_all(keys)
+    process = shared.start("copy_without_pause", keys)
+    pool.native.bind_client(process.client_id, process.pid)
+    rounds, inside, puts_while_stopped, longest_put_s = 10 * soak_scale, 0, 0, 0.0
+    for number in range(rounds):
+        process.wait_until_it_copies()
+        process.stop()
+        named = process.area.named_by_slots()
+        inside += named > 0
+        waited, filled = pool.stats().put_waits.count, filler.put_objects
+        if number % 2:
+            pool.remove(keys)
+        for _ in range(12):  # three times what the pool holds
+            begun = time.monotonic()
+            filler.put()
+            longest_put_s = max(longest_put_s, time.monotonic() - begun)
+        puts_while_stopped += filler.put_objects - filled
+        stats = pool.stats()
+        assert stats.put_waits.count == waited, "a put waited for the stopped reader"
+        assert stats.retired_bytes == (named * BIG if number % 2 else 0)
+        assert process.area.named_by_slots() == named
+        calls = process.control["calls"]
+        process.go_on()
+        wait_for(lambda calls=calls: process.control["calls"] > calls, "the stopped call ends")
+        pool.remove(keys)
+
+        def nothing_is_retired() -> bool:
+            filler.put()
+            return pool.stats().retired_bytes == 0
+
+        wait_for(nothing_is_retired, "what it named is freed")
+        stats = pool.stats()
+        assert stats.used_bytes == stats.live_bytes <= stats.capacity_bytes
+        rows.put_all(keys)
+    report = process.finish()  # its own check of every byte did not end it
+    soak_report(
+        "readers stopped in mid-copy",
+        stops=rounds,
+        inside_a_copy=inside,
+        puts_while_stopped=puts_while_stopped,
+        puts_that_waited=0,
+        longest_put_ms=round(longest_put_s * 1e3, 1),
+        hits=report["hits"],
+        wrong_bytes=0,
+    )
+    assert inside >= rounds / 2
+    assert report["hits"] > rounds
+    assert puts_while_stopped == rounds * 12 * STOPPED_OBJECTS
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("do", ["copy_without_pause", "copy_pinned_without_pause"], ids=["by a slot", "by a session"])
+def test_one_slow_reader_does_not_empty_the_cache(make_shared, do, soak_scale, soak_report):
+    """Evicted is what is put, and no more, though the oldest objects cannot go."""
+    shared = make_shared(4 * STOPPED_OBJECTS, BIG)
+    pool = shared.pool
+    keys = names("read", STOPPED_OBJECTS)
+    filler = Filler(pool, STOPPED_OBJECTS, BIG)
+    Rows(pool, STOPPED_OBJECTS, BIG).put_all(keys)
+    filler.put(3)
+    process = shared.start(do, keys)
+    pool.native.bind_client(process.client_id, process.pid)
+    if do == "copy_without_pause":
+        stop_in_mid_copy(process)
+        named = process.area.named_by_slots
+    else:
+        wait_for(lambda: process.control["calls"] > 1, "reads through the session")
+        process.stop()
+        named = process.area.named_by_sessions
+    assert named() == STOPPED_OBJECTS
+    before, filled = pool.stats(), filler.put_objects
+    assert before.live_bytes == before.capacity_bytes
+    for _ in range(40 * soak_scale):
+        filler.put()
+        stats = pool.stats()
+        put_bytes = (filler.put_objects - filled) * BIG
+        assert stats.evicted_bytes - before.evicted_bytes <= put_bytes + BIG
+        assert stats.live_bytes >= stats.capacity_bytes - BIG
+    assert named() == STOPPED_OBJECTS
+    soak_report(
+        f"one slow reader, {do}",
+        put_bytes=put_bytes,
+        evicted_bytes=stats.evicted_bytes - before.evicted_bytes,
+        live_bytes=stats.live_bytes,
+    )
+    assert pool.exists(keys) == [True] * STOPPED_OBJECTS
+    process.go_on()
+    process.finish()

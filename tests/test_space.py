@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from native_programs import counts_in, program, run_program
 from patterns import GUARD_NBYTES, Memory, object_of
 from pool_client import PoolClient, open_pool
 from waiting import Background, wait_until
@@ -543,3 +544,15 @@ def test_a_pool_of_mixed_sizes_without_slack_stays_full(
         mean_fill=round(sum(present) / len(present), 4),
     )
     assert lowest >= 0.97
+
+
+@pytest.mark.soak
+def test_a_mixture_that_arrives_and_departs_in_random_order_stays_full(
+    soak_scale: int, soak_report: Callable[..., None]
+) -> None:
+    """1 GiB; the fill right after each put that evicted."""
+    found = counts_in(run_program(program("space_mixture", "plain"), 100_000 * soak_scale, 1 << 30))
+    soak_report("mixture with removes, 1 GiB", **found)
+    assert found["refused"] == 0
+    assert min(found["removed"], found["evicted"], found["measured"]) > found["operations"] / 100
+    assert found["lowest_ppm"] >= 900_000
