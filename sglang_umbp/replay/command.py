@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-from .. import PoolStats, arguments
+from .. import PoolSettings, PoolStats, arguments
 from ..bench.stats import percentiles
 from ..reports import Json, write_report
 from .generator import TraceGenerator
@@ -51,9 +51,8 @@ def run(parsed: argparse.Namespace) -> int:
     wrong.
     """
     requests = load_requests(parsed.trace, parsed.requests, parsed.seed)
-    options = ReplayOptions(
-        parsed.pools, parsed.capacity_pages, parsed.layer_group, parsed.verify, parsed.seed, parsed.policy
-    )
+    policy = parsed.policy or PoolSettings.from_env().eviction_policy
+    options = ReplayOptions(parsed.pools, parsed.capacity_pages, parsed.layer_group, parsed.verify, parsed.seed, policy)
     report, counts = replay(requests, options)
     write_report(parsed, report, render(report))
     return 1 if counts.failures else 0
@@ -103,7 +102,7 @@ def as_json(
         "mismatches": counts.mismatches,
         "failed_puts": counts.failed_puts,
         "failed_gets": counts.failed_gets,
-        "policy": driver.pool.settings.eviction_policy,
+        "policy": options.policy,
         "capacity_pages": options.capacity_pages,
         "page_bytes": options.page_nbytes,
         "seconds": round(elapsed_s, 3),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any
 
 from .. import Namespace, PageLayout, Pool, PoolSettings, Session
 from ..bench.restore_loop import count_failed
@@ -28,7 +27,7 @@ class ReplayOptions:
     group_layers: int
     verify: bool
     seed: int
-    policy: str | None = None  # as the environment says
+    policy: str = "lru"
 
     @property
     def page_nbytes(self) -> int:
@@ -80,8 +79,9 @@ class Replay:
         capacity_nbytes = options.capacity_pages * options.page_nbytes
         self.rows = PageRows(options.pools, options.chunk_pages, options.seed)
         # One session at a time: it may hold all there is, or small pools would cut its hits.
-        policy: dict[str, Any] = {} if options.policy is None else {"eviction_policy": options.policy}
-        settings = PoolSettings.from_env(capacity_bytes=capacity_nbytes, session_quota_bytes=capacity_nbytes, **policy)
+        settings = PoolSettings.from_env(
+            capacity_bytes=capacity_nbytes, session_quota_bytes=capacity_nbytes, eviction_policy=options.policy
+        )
         self.policy = settings.eviction_policy
         self.pool = Pool(settings).open()
         try:
