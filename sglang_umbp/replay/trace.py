@@ -36,7 +36,12 @@ def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
     cannot be read.
     """
     with path.open(encoding="utf-8") as lines:
-        requests = list(islice(parse_lines(lines, str(path)), limit))
+        try:
+            requests = list(islice(parse_lines(lines, str(path)), limit))
+        except UnicodeDecodeError as error:
+            raise TraceError(
+                f"{path}: is not text in UTF-8, expected one JSON object a line (is it compressed?)"
+            ) from error
     if not requests:
         raise TraceError(f"{path}: holds no request, expected one JSON object a line")
     return requests
@@ -54,6 +59,8 @@ def _parse_line(line: str, where: str) -> TraceRequest:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise TraceError(f"{where}: {_shown(line.strip())} is not JSON ({error.msg}, column {error.colno})") from error
+    except RecursionError as error:
+        raise TraceError(f"{where}: {_shown(line.strip())} is nested too deeply") from error
     if not isinstance(record, dict):
         raise TraceError(
             f"{where}: {_shown(record)} is not an object with timestamp, input_length, output_length and hash_ids"
