@@ -679,7 +679,7 @@ def test_every_error_is_one_of_ours_and_the_built_in_that_fits() -> None:
 
 
 def test_arrays_that_change_during_a_call_lead_nowhere_else() -> None:
-    """The first object lands on the array of addresses, which the call has yet to read on: a get goes slice by slice."""
+    """The first object lands on the array of addresses; the last key is in the get's second slice."""
     count = 2048 + 1
     with open_pool(MIB) as pool:
         trap = np.zeros(8, np.uint8)  # registered nowhere
