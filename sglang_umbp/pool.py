@@ -305,8 +305,9 @@ class Pool:
         """Copies ranges of objects: sizes bytes from offsets in the object to addresses.
 
         Without ``starts``, one inner sequence of integers a key. With it, flat sequences or int64/uint64
-        arrays, key i owning the entries starts[i] .. starts[i + 1] (len(keys) + 1 starts); arrays are used
-        in place. A key with an empty range, or one outside its object, fails and nothing of it moves.
+        arrays, key i owning the entries starts[i] .. starts[i + 1] (len(keys) + 1 starts). What
+        they hold when the call begins counts. A key with an empty range, or one outside its object, fails and
+        nothing of it moves.
         """
         components, part = self._one(namespace)
         answers = self.native.get_ranges(components, part, keys, addresses, sizes, offsets, starts, status)

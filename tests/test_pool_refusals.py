@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -672,3 +673,46 @@ def test_every_error_is_one_of_ours_and_the_built_in_that_fits() -> None:
     assert issubclass(RegionError, ValueError)
     assert issubclass(PoolClosedError, RuntimeError)
     assert issubclass(ForkedPoolError, RuntimeError)
+
+
+# Numbers that change after they were checked ---------------------------------------------------------
+
+
+def test_arrays_that_change_during_a_call_lead_nowhere_else() -> None:
+    """The first object lands on the array of addresses; the last key is in the get's second slice."""
+    count = 2048 + 1
+    with open_pool(MIB) as pool:
+        trap = np.zeros(8, np.uint8)  # registered nowhere
+        objects = np.full((count, 8), 7, np.uint8)
+        objects[0] = np.array([trap.ctypes.data], np.uint64).view(np.uint8)
+        destination = np.zeros((count, 8), np.uint8)
+        addresses = destination.ctypes.data + 8 * np.arange(count, dtype=np.uint64)
+        addresses[0] = addresses.ctypes.data + 8 * (count - 1)
+        for array in (objects, destination, addresses):
+            pool.register_array(array)
+        keys = [str(number) for number in range(count)]
+        assert all(pool.put(keys, [row.ctypes.data for row in objects], [8] * count))
+        assert all(pool.get(keys, addresses, np.full(count, 8, np.uint64)))
+        assert not trap.any()
+        assert (destination[1:] == 7).all()
+
+
+def test_a_layout_of_a_trillion_rows_costs_no_memory(client: PoolClient) -> None:
+    client.pool.register_array(rows := np.zeros((ROWS, FRAGMENT_NBYTES), np.uint8))
+    layout = client.pool.page_layout(
+        client.pool.namespace("model", ["tall"]),
+        "tall",
+        rows=1 << 40,
+        bases=[rows.ctypes.data],
+        strides=[FRAGMENT_NBYTES],
+        sizes=[FRAGMENT_NBYTES],
+        object_offsets=[0],
+    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    rows[0] = 7
+    assert all(client.pool.put_pages(layout, ["p"], [0]))
+    assert client.pool.get_pages(layout, ["p", "p"], [1, 3]) == [True, True]
+    assert (rows[[1, 3]] == 7).all()
+    with pytest.raises(InvalidBatchError, match="row 3 stands twice"):
+        client.pool.get_pages(layout, ["p", "p"], [3, 3])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * KIB

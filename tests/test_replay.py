@@ -299,3 +299,15 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("sglang-umbp ")
     assert main([]) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(b"\x1f\x8b\x08\xff", "compressed"), (b"[" * 100_000, "nested too deeply")]
+)
+def test_a_trace_that_is_no_text_or_nested_without_end_is_refused_in_one_line(
+    content: bytes, told: str, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.jsonl.gz"
+    trace.write_bytes(content)
+    with pytest.raises(TraceError, match=told):
+        read_trace(trace)

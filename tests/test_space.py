@@ -556,3 +556,18 @@ def test_a_mixture_that_arrives_and_departs_in_random_order_stays_full(
     assert found["refused"] == 0
     assert min(found["removed"], found["evicted"], found["measured"]) > found["operations"] / 100
     assert found["lowest_ppm"] >= 900_000
+
+
+def test_a_batch_finds_room_wherever_it_is_though_the_oldest_objects_lie_between_its_members() -> None:
+    """Small objects, oldest in random order, make way for 7/10 of a pool of objects eight times as large."""
+    count, small = 1000, 4 * KIB
+    with open_pool(count * 8 * small, index_entries=9 * count, deadline_s=5) as pool:
+        source = np.zeros(8 * small, dtype=np.uint8)
+        pool.register_array(source)
+        keys = names("small", 8 * count)
+        for _ in range(2):  # in order of address, then in order of last use
+            for at in range(0, len(keys), 1000):
+                assert all(pool.put(keys[at : at + 1000], [source.ctypes.data] * 1000, [small] * 1000))
+            random.Random(1).shuffle(keys)
+        most = count * 7 // 10
+        assert all(pool.put(names("large", most), [source.ctypes.data] * most, [8 * small] * most))

@@ -39,7 +39,9 @@ def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
         try:
             requests = list(islice(parse_lines(lines, str(path)), limit))
         except UnicodeDecodeError as error:
-            raise TraceError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
+            raise TraceError(
+                f"{path}: is not text in UTF-8, expected one JSON object a line (is it compressed?)"
+            ) from error
     if not requests:
         raise TraceError(f"{path}: holds no request, expected one JSON object a line")
     return requests

@@ -170,45 +170,41 @@ Rows::Rows(nb::handle rows) {
 
 Integers::Integers(nb::handle values, const char* name) : name_(name) {
   if (nb::ndarray_check(values))
-    refer_to(values);
+    copy_array(values);
   else
     copy_from(values);
 }
 
-void Integers::refer_to(nb::handle values) {
+void Integers::copy_array(nb::handle values) {
   using Signed = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
   using Unsigned = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
   Unsigned as_unsigned;
   Signed as_signed;
   if (nb::try_cast(values, as_unsigned, false)) {
-    data_ = as_unsigned.data();
-    size_ = as_unsigned.shape(0);
+    own_.assign(as_unsigned.data(), as_unsigned.data() + as_unsigned.shape(0));
   } else if (nb::try_cast(values, as_signed, false)) {
-    size_ = as_signed.shape(0);
-    data_ = reinterpret_cast<const uint64_t*>(as_signed.data());
-    for (size_t i = 0; i < size_; ++i)
-      if (as_signed.data()[i] < 0)
+    own_.assign(as_signed.data(), as_signed.data() + as_signed.shape(0));
+    for (size_t i = 0; i < own_.size(); ++i)  // the copy: another thread may write to the array
+      if (static_cast<int64_t>(own_[i]) < 0)
         throw InvalidBatch(std::string(name_) + "[" + std::to_string(i) + "] is " +
-                           std::to_string(as_signed.data()[i]) + "; allowed: 0 to 2**63 - 1");
+                           std::to_string(static_cast<int64_t>(own_[i])) +
+                           "; allowed: 0 to 2**63 - 1");
   } else {
     throw nb::type_error((std::string(name_) +
                           " must be a contiguous one-dimensional int64 or uint64 array in host "
                           "memory, or a sequence of integers").c_str());
   }
-  array_ = nb::borrow(values);
 }
 
 void Integers::copy_from(nb::handle values) {
   const Items items(values, name_);
   own_.reserve(items.size());
   for (size_t i = 0; i < items.size(); ++i) own_.push_back(element(items[i], name_, i));
-  data_ = own_.data();
-  size_ = own_.size();
 }
 
 void Integers::check_size(size_t expected) const {
-  if (size_ != expected)
-    throw InvalidBatch(std::string(name_) + " has " + std::to_string(size_) +
+  if (size() != expected)
+    throw InvalidBatch(std::string(name_) + " has " + std::to_string(size()) +
                        " entries, expected " + std::to_string(expected));
 }
 

@@ -72,23 +72,21 @@ class HeldKeys {
   std::vector<std::string_view> views_;
 };
 
-// Unsigned integers out of a sequence of Python integers (copied) or an integer array (referred to).
+// Unsigned integers out of a sequence of Python integers or an integer array. Copied: they are checked
+// once, and another thread may write to a caller's array as soon as the GIL is released.
 class Integers {
  public:
   Integers(nb::handle values, const char* name);
-  const uint64_t* data() const { return data_; }
-  size_t size() const { return size_; }
+  const uint64_t* data() const { return own_.data(); }
+  size_t size() const { return own_.size(); }
   void check_size(size_t expected) const;  // throws InvalidBatch
 
  private:
-  void refer_to(nb::handle values);
+  void copy_array(nb::handle values);
   void copy_from(nb::handle values);
 
   const char* name_;
   std::vector<uint64_t> own_;
-  nb::object array_;
-  const uint64_t* data_ = nullptr;
-  size_t size_ = 0;
 };
 
 // Ranges in offset form, from flat arrays with `starts`, or from one inner sequence a key.

@@ -1,5 +1,7 @@
 #include "batches.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 
 #include "errors.h"
@@ -55,6 +57,26 @@ class RowMarks {
   std::vector<uint64_t> words_;
 };
 
+// A mark is a bit that the thread keeps (512 KiB in all). A layout may claim 2^58 rows; those are sorted.
+constexpr uint64_t kMarkedRows = uint64_t{1} << 22;
+
+std::optional<int64_t> marked_twice(std::span<const int64_t> rows, uint64_t row_count) {
+  thread_local RowMarks marks;
+  marks.reserve(row_count);
+  std::optional<int64_t> twice;
+  for (const int64_t row : rows)
+    if (!marks.insert(static_cast<uint64_t>(row))) twice = row;
+  for (const int64_t row : rows) marks.forget(static_cast<uint64_t>(row));
+  return twice;
+}
+
+std::optional<int64_t> sorted_twice(std::span<const int64_t> rows) {
+  std::vector<int64_t> sorted(rows.begin(), rows.end());
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  return twice == sorted.end() ? std::nullopt : std::optional(*twice);
+}
+
 }  // namespace
 
 void check_lengths(size_t keys, size_t items) {
@@ -79,14 +101,10 @@ LayoutBatch::LayoutBatch(const PageLayout& layout, std::span<const int64_t> rows
 }
 
 void LayoutBatch::check_distinct() const {
-  thread_local RowMarks marks;
-  marks.reserve(layout_.rows());
-  int64_t twice = -1;
-  for (const int64_t row : rows_)
-    if (!marks.insert(static_cast<uint64_t>(row))) twice = row;
-  for (const int64_t row : rows_) marks.forget(static_cast<uint64_t>(row));
-  if (twice >= 0)
-    throw InvalidBatch("destinations overlap: row " + std::to_string(twice) +
+  const auto twice = layout_.rows() <= kMarkedRows ? marked_twice(rows_, layout_.rows())
+                                                   : sorted_twice(rows_);
+  if (twice)
+    throw InvalidBatch("destinations overlap: row " + std::to_string(*twice) +
                        " stands twice in one get");
 }
 

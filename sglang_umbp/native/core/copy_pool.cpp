@@ -91,7 +91,12 @@ CopyPool::CopyPool(const HostCopier& copier, unsigned threads)
   if (helper_count_ != 0) start_helpers();
 }
 
-CopyPool::~CopyPool() { stop_helpers(); }
+CopyPool::~CopyPool() { stop(); }
+
+void CopyPool::stop() {
+  stop_helpers();
+  helper_count_ = 0;
+}
 
 void CopyPool::abandon() {
   helper_count_ = 0;

@@ -29,6 +29,9 @@ class CopyPool {
   // `timer`, if given, is told the caller's own copies (submit) apart from its wait for helpers.
   void copy(const Run* runs, size_t n, PhaseTimer* timer = nullptr);
 
+  // Ends the helpers; copy() then works alone. No copy() may be running. Twice is a no-op.
+  void stop();
+
   // For a forked child, where the helpers do not exist: forgets them (their bookkeeping leaks).
   // copy() then works alone, and destruction touches nothing.
   void abandon();

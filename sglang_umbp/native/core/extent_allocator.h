@@ -24,6 +24,7 @@ class ExtentAllocator {
   void give_back(uint64_t offset, uint64_t nbytes, uint32_t handle);
 
   // The handles of the taken extents next to this one's, whatever is free between; kNoHandle at the ends.
+  uint32_t lowest() const { return lowest_; }
   uint32_t below(uint32_t handle) const { return below_[handle]; }
   uint32_t above(uint32_t handle) const { return above_[handle]; }
 

@@ -101,6 +101,7 @@ void Pool::close() {
   while (calls_.load(std::memory_order_seq_cst) != 0)
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   sessions_->close_all();
+  copies_.stop();
   reader_.reset();
   owner_.reset();
   attached_.clear();

@@ -142,7 +142,9 @@ uint64_t Space::retire_neighbours(uint64_t nbytes) {
     for (const uint32_t victim : window) evict_one(victim);
     if (!window.empty()) return window.size();
   }
-  return 0;
+  const std::vector<uint32_t> window = first_window(nbytes);
+  for (const uint32_t victim : window) evict_one(victim);
+  return window.size();
 }
 
 // Victims whose extents, with the free ones between them, are nbytes in one piece; none if objects
@@ -166,6 +168,24 @@ std::vector<uint32_t> Space::window_round(uint32_t handle, uint64_t nbytes) cons
       return {};
     }
   }
+  return victims;
+}
+
+// The same wherever there is one: the next victims may all lie in gaps that are too narrow, between
+// members of the batch. One walk over the arena.
+std::vector<uint32_t> Space::first_window(uint64_t nbytes) const {
+  std::vector<uint32_t> victims;
+  uint64_t start = 0;  // all of [start, at) is free or may go
+  for (uint32_t handle = extents_.lowest(); handle != kNoHandle; handle = extents_.above(handle)) {
+    if (table_.entry(handle).offset - start >= nbytes && !victims.empty()) return victims;
+    if (may_evict(handle)) {
+      victims.push_back(handle);
+    } else {
+      victims.clear();
+      start = end_of(handle);
+    }
+  }
+  if (extents_.arena_bytes() - start < nbytes) victims.clear();
   return victims;
 }
 

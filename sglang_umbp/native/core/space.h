@@ -65,6 +65,7 @@ class Space {
   uint64_t retire_in_buckets(const Hash128& hash);
   uint64_t retire_neighbours(uint64_t nbytes);
   std::vector<uint32_t> window_round(uint32_t handle, uint64_t nbytes) const;
+  std::vector<uint32_t> first_window(uint64_t nbytes) const;
   uint64_t end_of(uint32_t handle) const;
   uint64_t evict_one(uint32_t handle);
 
