@@ -40,6 +40,8 @@ def test_memory_is_flat_while_everything_is_evicted_all_the_time(
     keys = [f"object {number}" for number in range(KEYS)]
     words = np.arange(NBYTES // 8, dtype=np.uint64)
     factor = np.uint64(0x9E3779B97F4A7C15)
+    with open_pool(HELD * NBYTES):  # from the first pool on, one thread watches the puts of all pools
+        pass
     before_opening = open_things()
     with open_pool(HELD * NBYTES) as pool:
         source, destination = (np.zeros((BATCH, NBYTES // 8), dtype=np.uint64) for _ in range(2))
