@@ -80,4 +80,6 @@ def test_memory_is_flat_while_everything_is_evicted_all_the_time(
         assert open_things() == things
         assert hits > done / 8
         assert evicted - evicted_warm > done / 8
+    del pool  # its copying threads wait until the object goes
+    gc.collect()
     wait_until(lambda: open_things() == before_opening)  # a joined thread stays listed for a moment
