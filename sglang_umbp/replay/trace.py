@@ -59,7 +59,9 @@ def _parse_line(line: str, where: str) -> TraceRequest:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise TraceError(f"{where}: {_shown(line.strip())} is not JSON ({error.msg}, column {error.colno})") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets without end
+    except RecursionError as error:
+        raise TraceError(f"{where}: {_shown(line.strip())} is nested too deeply") from error
+    except ValueError as error:  # a number of thousands of digits
         raise TraceError(f"{where}: {_shown(line.strip())} cannot be read ({error})") from error
     if not isinstance(record, dict):
         raise TraceError(

@@ -71,7 +71,8 @@ std::optional<int64_t> marked_twice(std::span<const int64_t> rows, uint64_t row_
 }
 
 std::optional<int64_t> sorted_twice(std::span<const int64_t> rows) {
-  std::vector<int64_t> sorted(rows.begin(), rows.end());
+  std::vector<int64_t> sorted;
+  sorted.insert(sorted.end(), rows.begin(), rows.end());
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   return twice == sorted.end() ? std::nullopt : std::optional(*twice);
