@@ -10,7 +10,7 @@ from .errors import PoolMemoryError, SettingsError
 from .machine import available_bytes, cgroup_limit
 from .pool import check_machine
 from .settings import PoolSettings
-from .settings_report import as_json, as_lines
+from .settings_report import as_json, as_lines, value_text
 from .sizing import Memory, sizes_for
 
 
@@ -50,6 +50,10 @@ def _assigned(assignments: list[str]) -> dict[str, str]:
     for name, equals, _ in pairs:
         if not equals:
             raise SettingsError(f"{name!r} is not an assignment; allowed: NAME=VALUE")
+    names = [name for name, _, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsError(f"{name!r} is given {names.count(name)} times; allowed: once")
     return {name: value for name, _, value in pairs}
 
 
@@ -58,5 +62,5 @@ def _explanations(report: dict[str, dict[str, Any]]) -> list[str]:
     for name, entry in report.items():
         names = ", ".join([*entry["variables"], *entry["aliases"]])
         lines += ["", f"{name} ({names})", f"  {entry['meaning']}"]
-        lines += [f"  default {entry['default']}; allowed: {entry['allowed']}"]
+        lines += [f"  default {value_text(entry['default'])}; allowed: {entry['allowed']}"]
     return lines

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from . import _native
 from .setting_kinds import AUTO, size_text
 from .settings import PoolSettings
 from .sizing import Sizes
@@ -34,6 +35,8 @@ def _entry(settings: PoolSettings, name: str, default: object, sizes: Sizes | No
     about, source = settings.about(name), settings.source(name)
     value = getattr(settings, name)
     resolved = getattr(sizes, _RESOLVED[name]) if value is None and sizes is not None else value
+    if name == "copy_isa" and value == AUTO:
+        resolved = _native.HostCopier(0, AUTO).isa
     return {
         "value": AUTO if value is None else value,
         "effective": resolved,
@@ -57,10 +60,10 @@ def as_lines(report: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _shown(entry: Mapping[str, Any]) -> str:
-    if entry["value"] != AUTO or entry["effective"] is None or entry["unit"] == "":
+    if entry["value"] != AUTO or entry["effective"] in (None, AUTO):
         return f"{value_text(entry['value'])} {entry['unit']}".rstrip()
     size = f" = {size_text(entry['effective'])}" if entry["unit"] == "bytes" else ""
-    return f"{AUTO}: {entry['effective']} {entry['unit']}{size}"
+    return f"{AUTO}: {entry['effective']} {entry['unit']}{size}".rstrip()
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
