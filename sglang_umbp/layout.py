@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from . import _native
 
 
+MAX_LAYERS = 1 << 20
+"""More logical layers than any model has: a list of groups must not fill the memory."""
+
+
 class Component:
     """One component of a namespace: usable as ``namespace=`` where a call moves objects."""
 
@@ -69,6 +73,8 @@ class PageLayout:
         if group_size < 1:
             raise InvalidBatchError(f"group_size={group_size}; allowed: 1 or more")
         total = self.logical_layers[-1] + 1 if total_layers is None else total_layers
+        if total > MAX_LAYERS:
+            raise InvalidBatchError(f"{total} layers; allowed: up to {MAX_LAYERS}")
         groups = []
         begin = 0
         for first_layer in range(0, total, group_size):

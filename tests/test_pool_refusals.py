@@ -716,3 +716,22 @@ def test_a_layout_of_a_trillion_rows_costs_no_memory(client: PoolClient) -> None
     with pytest.raises(InvalidBatchError, match="row 3 stands twice"):
         client.pool.get_pages(layout, ["p", "p"], [3, 3])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * KIB
+
+
+def test_a_layout_whose_object_has_2_to_the_64_bytes_is_refused(client: PoolClient) -> None:
+    """Their sum is 0 in 64 bits."""
+    with pytest.raises(InvalidBatchError, match=r"2\^64 bytes"):
+        client.pool.page_layout(
+            client.pool.namespace("model", ["kv"]),
+            "kv",
+            rows=1,
+            bases=[0, 1 << 63],
+            strides=[0, 0],
+            sizes=[1 << 63, 1 << 63],
+            object_offsets=[0, 1 << 63],
+        )
+
+
+def test_layer_groups_without_end_are_refused(client: PoolClient) -> None:
+    with pytest.raises(InvalidBatchError, match="layers; allowed"):
+        layout_of(client).layer_groups(1, 1 << 62)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -350,3 +352,32 @@ def test_two_threads_may_close_at_once() -> None:
             for thread in threads:
                 thread.result()
             assert pool.closed
+
+
+# The end of the interpreter -----------------------------------------------------------------------
+
+ENDS_WHILE_DAEMONS_READ = """
+import threading, time
+import numpy as np
+from sglang_umbp import Pool, PoolSettings
+
+pool = Pool(PoolSettings(capacity_bytes=8 << 20)).open()
+memory = np.zeros(4 << 20, np.uint8)
+pool.register_array(memory)
+assert all(pool.put(["a"], [memory.ctypes.data], [memory.nbytes]))
+
+def read():
+    while True:
+        pool.get(["a"], [memory.ctypes.data], [memory.nbytes])
+
+for _ in range(4):
+    threading.Thread(target=read, daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+def test_a_program_ends_with_0_while_daemon_threads_are_in_a_call() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS_WHILE_DAEMONS_READ], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@
 #include "arrays.h"
 #include "copy_pool.h"
 #include "host_copy.h"
+#include "released_gil.h"
 
 namespace nb = nanobind;
 
@@ -16,7 +17,7 @@ template <typename Copier>
 void copy_arrays(Copier& copier, const InputArray<uint64_t>& dst, const InputArray<uint64_t>& src,
                  const InputArray<uint64_t>& sizes) {
   const std::vector<Run> runs = to_runs(dst, src, sizes);
-  const nb::gil_scoped_release no_gil;
+  const ReleasedGil no_gil;
   copier.copy(runs.data(), runs.size());
 }
 

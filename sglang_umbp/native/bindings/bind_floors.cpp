@@ -4,6 +4,7 @@
 #include "arrays.h"
 #include "floor_copy.h"
 #include "floor_index.h"
+#include "released_gil.h"
 
 namespace nb = nanobind;
 
@@ -21,12 +22,12 @@ uint64_t floor_of_arrays(const InputArray<uint64_t>& dst, const InputArray<uint6
                          unsigned threads) {
   const std::vector<Run> fragments = to_runs(dst, src, sizes);
   const FloorMode floor_mode = to_mode(mode);
-  const nb::gil_scoped_release no_gil;
+  const ReleasedGil no_gil;
   return floor_copy(fragments.data(), fragments.size(), floor_mode, threads);
 }
 
 uint64_t run_index_floor(const IndexFloor& floor, const InputArray<uint64_t>& buckets) {
-  const nb::gil_scoped_release no_gil;
+  const ReleasedGil no_gil;
   return floor.run_ns({buckets.data(), buckets.shape(0)});
 }
 
@@ -47,7 +48,7 @@ void bind_floors(nb::module_& m) {
                          "line and then an\n"
                          "entry's line that look-ups are measured against.")
       .def(nb::init<uint32_t, uint64_t>(), nb::arg("entry_count"), nb::arg("seed") = 1,
-           nb::call_guard<nb::gil_scoped_release>())
+           nb::call_guard<ReleasedGil>())
       .def_prop_ro("bucket_count", &IndexFloor::bucket_count)
       .def("run_ns", &run_index_floor, nb::arg("buckets"),
            "Nanoseconds of one pass over `buckets` (numbers, taken modulo bucket_count) and one "

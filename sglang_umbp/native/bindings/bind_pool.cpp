@@ -10,6 +10,7 @@
 #include "arguments.h"
 #include "errors.h"
 #include "pool.h"
+#include "released_gil.h"
 
 namespace umbp {
 namespace {
@@ -32,7 +33,7 @@ nb::list get_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
   const Rows rows(row_array);
   Answers answers(digests.size());
   {
-    const nb::gil_scoped_release no_gil;
+    const ReleasedGil no_gil;
     pool.get_pages(layout.component, layout.layout, digests.span(), rows.span(), first, last,
                    answers.data());
   }
@@ -45,7 +46,7 @@ nb::list put_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
   const Rows rows(row_array);
   Answers answers(keys.size());
   {
-    const nb::gil_scoped_release no_gil;
+    const ReleasedGil no_gil;
     pool.put_pages(layout.component, layout.layout, keys.digests(), keys.views(), rows.span(),
                    depth, answers.data());
   }
@@ -58,7 +59,7 @@ nb::list get_session_pages(Pool& pool, Session& session, size_t first_page,
   const Rows rows(row_array);
   Answers answers(rows.size());
   {
-    const nb::gil_scoped_release no_gil;
+    const ReleasedGil no_gil;
     pool.get_session_pages(session, layout.part, first_page, layout.layout, rows.span(), first, last,
                            answers.data());
   }
@@ -70,7 +71,7 @@ nb::list get_listed(Pool& pool, const Components& components, size_t part, nb::h
   const Digests digests(pool, keys);
   Answers answers(digests.size());
   {
-    const nb::gil_scoped_release no_gil;
+    const ReleasedGil no_gil;
     pool.get_ranges(components.part(part), digests.span(), ranges.batch(), answers.data());
   }
   return to_answers(answers, as_status);
@@ -94,7 +95,7 @@ nb::list get_session_ranges(Pool& pool, Session& session, size_t part, size_t fi
   const Ranges ranges(addresses, sizes, offsets, starts);
   Answers answers(ranges.batch().keys);
   {
-    const nb::gil_scoped_release no_gil;
+    const ReleasedGil no_gil;
     pool.get_session_ranges(session, part, first_page, ranges.batch(), answers.data());
   }
   return to_answers(answers, as_status);
@@ -106,7 +107,7 @@ nb::list put_listed(Pool& pool, const Components& components, size_t part, nb::h
   if (object_sizes != nullptr) object_sizes->check_size(held.size());
   Answers answers(held.size());
   {
-    const nb::gil_scoped_release no_gil;
+    const ReleasedGil no_gil;
     pool.put_ranges(components.part(part), held.digests(), held.views(),
                     object_sizes == nullptr ? nullptr : object_sizes->data(), ranges.batch(),
                     answers.data());
@@ -137,7 +138,7 @@ nb::list exists(Pool& pool, const Components& components, nb::handle keys) {
   const Digests digests(pool, keys);
   const auto found = std::make_unique<bool[]>(digests.size());
   {
-    const nb::gil_scoped_release no_gil;
+    const ReleasedGil no_gil;
     pool.exists(components.list, digests.span(), found.get());
   }
   return to_bools(found, digests.size());
@@ -146,7 +147,7 @@ nb::list exists(Pool& pool, const Components& components, nb::handle keys) {
 uint64_t time_exists(Pool& pool, const Components& components, nb::handle keys) {
   const Digests digests(pool, keys);
   const auto found = std::make_unique<bool[]>(digests.size());
-  const nb::gil_scoped_release no_gil;
+  const ReleasedGil no_gil;
   const auto begin = std::chrono::steady_clock::now();
   pool.exists(components.list, digests.span(), found.get());
   const auto elapsed = std::chrono::steady_clock::now() - begin;
@@ -156,13 +157,13 @@ uint64_t time_exists(Pool& pool, const Components& components, nb::handle keys) 
 
 size_t exists_prefix(Pool& pool, const Components& components, nb::handle keys) {
   const Digests digests(pool, keys);
-  const nb::gil_scoped_release no_gil;
+  const ReleasedGil no_gil;
   return pool.exists_prefix(components.list, digests.span());
 }
 
 std::shared_ptr<Session> pin(Pool& pool, const Components& components, nb::handle keys, bool firm) {
   const Digests digests(pool, keys);
-  const nb::gil_scoped_release no_gil;
+  const ReleasedGil no_gil;
   return pool.pin(components.list, digests.span(), firm);
 }
 
@@ -170,7 +171,7 @@ nb::list remove_keys(Pool& pool, const Components& components, nb::handle keys) 
   const Digests digests(pool, keys);
   const auto removed = std::make_unique<bool[]>(digests.size());
   {
-    const nb::gil_scoped_release no_gil;
+    const ReleasedGil no_gil;
     pool.remove(components.list, digests.span(), removed.get());
   }
   return to_bools(removed, digests.size());
@@ -241,7 +242,7 @@ nb::dict to_dict(const OwnerStats& owner) {
 nb::dict stats(Pool& pool) {
   PoolStats stats;
   {
-    const nb::gil_scoped_release no_gil;
+    const ReleasedGil no_gil;
     stats = pool.stats();
   }
   nb::dict dict;
@@ -355,22 +356,22 @@ void bind_session(nb::module_& m) {
       .def_prop_ro("dropped", &Session::dropped)
       .def_prop_ro("prefix", &Session::prefix)
       .def_prop_ro("hits", &held_pages)
-      .def("close", &Session::close, nb::call_guard<nb::gil_scoped_release>());
+      .def("close", &Session::close, nb::call_guard<ReleasedGil>());
 }
 
 void bind_pool(nb::module_& m) {
   nb::class_<Components>(m, "Components", "The components of a namespace, in order.")
       .def("__len__", [](const Components& self) { return self.list.size(); });
   nb::class_<Pool>(m, "Pool", "The native pool; sglang_umbp.Pool documents it.")
-      .def(nb::init<const PoolConfig&>(), nb::arg("config"), nb::call_guard<nb::gil_scoped_release>())
+      .def(nb::init<const PoolConfig&>(), nb::arg("config"), nb::call_guard<ReleasedGil>())
       .def_static("attach", &attach, nb::arg("config"), nb::arg("memory"),
                   nb::arg("client"), "A reader of another process's pool, from the descriptors of share().")
-      .def("close", &Pool::close, nb::call_guard<nb::gil_scoped_release>())
+      .def("close", &Pool::close, nb::call_guard<ReleasedGil>())
       .def_prop_ro("closed", &Pool::closed)
       .def("register_memory", &register_memory, nb::arg("address"), nb::arg("nbytes"),
-           nb::arg("grow") = false, nb::call_guard<nb::gil_scoped_release>())
+           nb::arg("grow") = false, nb::call_guard<ReleasedGil>())
       .def("unregister_memory", &Pool::remove_region, nb::arg("address"),
-           nb::call_guard<nb::gil_scoped_release>())
+           nb::call_guard<ReleasedGil>())
       .def("components", &make_components, nb::arg("identities"))
       .def("get_pages", &get_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"), nb::arg("first"), nb::arg("last"),
            nb::arg("as_status"))
@@ -399,8 +400,8 @@ void bind_pool(nb::module_& m) {
            "digested.")
       .def("pin", &pin, nb::arg("components"), nb::arg("keys"), nb::arg("firm"))
       .def("remove", &remove_keys, nb::arg("components"), nb::arg("keys"))
-      .def("clear", &Pool::clear, nb::call_guard<nb::gil_scoped_release>())
-      .def("flush", &Pool::flush, nb::call_guard<nb::gil_scoped_release>())
+      .def("clear", &Pool::clear, nb::call_guard<ReleasedGil>())
+      .def("flush", &Pool::flush, nb::call_guard<ReleasedGil>())
       .def("stats", &stats)
       .def_prop_ro("troubles", &Pool::troubles,
                    "Changes when a put fails, and once when the index is full before the bytes are.")

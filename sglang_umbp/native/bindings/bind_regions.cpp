@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "region_table.h"
+#include "released_gil.h"
 
 namespace nb = nanobind;
 
@@ -46,7 +47,7 @@ void bind_region(nb::module_& m) {
 
 void bind_regions(nb::module_& m) {
   bind_region(m);
-  const auto no_gil = nb::call_guard<nb::gil_scoped_release>();
+  const auto no_gil = nb::call_guard<ReleasedGil>();
   nb::class_<RegionTable>(
       m, "RegionTable",
       "Registered buffers sorted by base. Any number of threads may use one table.")

@@ -57,7 +57,8 @@ void PageLayout::check_tiling() const {
       throw InvalidBatch("fragments must tile the object: expected one at object offset " +
                          std::to_string(at) + ", the next is at " +
                          std::to_string(fragment.object_offset));
-    at += fragment.nbytes;
+    if (__builtin_add_overflow(at, fragment.nbytes, &at))
+      throw InvalidBatch("an object of 2^64 bytes is not allowed");
   }
 }
 
