@@ -228,9 +228,12 @@ Space::Need Owner::missing(std::span<const PutItem> items, uint64_t retired_befo
   if (wanted_entries > table_.free_entries())
     need.entries = wanted_entries - table_.free_entries();
   if (!table_.has_word_for(first->hash)) need.crowded = &first->hash;
-  // Enough bytes, yet no unbroken extent.
-  if (need.bytes == 0 && need.entries == 0 && need.crowded == nullptr && coming == 0)
+  // Enough bytes, yet no unbroken extent. A part of the pieces at once: two of them may become one, but
+  // one at a time costs a look at the whole batch each, under the mutex.
+  if (need.bytes == 0 && need.entries == 0 && need.crowded == nullptr && coming == 0) {
     need.extent = smallest;
+    need.extents = 1 + wanted_entries / 8;
+  }
   return need;
 }
 

@@ -78,7 +78,7 @@ uint64_t Space::evict(const Need& need) {
   const bool dear = std::min(passes_took_[0], passes_took_[1]) > kCheapPass;
   const uint64_t bytes = dear ? std::max(need.bytes, capacity_bytes_ / kQuantumDivisor) : need.bytes;
   if (need.crowded != nullptr) progress += retire_in_buckets(*need.crowded);
-  if (need.extent != 0) progress += retire_neighbours(need.extent);
+  if (need.extent != 0) progress += retire_neighbours(need.extent, need.extents);
   progress += retire_in_order(bytes, need.entries);
   if (progress != 0) progress += release_unnamed();
   return progress;
@@ -130,18 +130,25 @@ uint64_t Space::retire_in_order(uint64_t bytes, uint32_t entries) {
   return retired;
 }
 
-// Makes one unbroken extent: round the policy's next victim, whatever may go on either side of it.
+// Makes unbroken extents, `count` at most: each round the policy's next victim, whatever may go on either side of it.
 // Without this, objects far apart would go one by one until two of them happen to be neighbours.
-uint64_t Space::retire_neighbours(uint64_t nbytes) {
+uint64_t Space::retire_neighbours(uint64_t nbytes, uint32_t count) {
+  uint64_t retired = 0;
   uint32_t tries = 0;
-  for (uint32_t handle = policy_->first(); handle != kNoHandle && tries < kNeighbourTries;
-       handle = policy_->after(handle)) {
-    if (!may_evict(handle)) continue;
-    ++tries;
-    const std::vector<uint32_t> window = window_round(handle, nbytes);
+  for (uint32_t handle = policy_->first();
+       handle != kNoHandle && tries < kNeighbourTries && count != 0;) {
+    const auto window = may_evict(handle) ? window_round(handle, nbytes) : std::vector<uint32_t>{};
+    if (window.empty()) {
+      tries += may_evict(handle) ? 1 : 0;
+      handle = policy_->after(handle);
+      continue;
+    }
     for (const uint32_t victim : window) evict_one(victim);
-    if (!window.empty()) return window.size();
+    retired += window.size();
+    --count;
+    handle = policy_->first();
   }
+  if (retired != 0) return retired;
   const std::vector<uint32_t> window = first_window(nbytes);
   for (const uint32_t victim : window) evict_one(victim);
   return window.size();

@@ -50,6 +50,7 @@ class Space {
     uint32_t entries = 0;
     const Hash128* crowded = nullptr;  // a key whose two buckets are full
     uint64_t extent = 0;  // bytes there are, but not this many in one piece
+    uint32_t extents = 1;  // how many such pieces at once
   };
   // Retires the policy's next unnamed victims, at least as much as is needed, and frees what a pass
   // after that shows unnamed. Returns the number of objects retired or freed: 0 means wait.
@@ -63,7 +64,7 @@ class Space {
   bool may_evict(uint32_t handle) const;
   uint64_t retire_in_order(uint64_t bytes, uint32_t entries);
   uint64_t retire_in_buckets(const Hash128& hash);
-  uint64_t retire_neighbours(uint64_t nbytes);
+  uint64_t retire_neighbours(uint64_t nbytes, uint32_t count);
   std::vector<uint32_t> window_round(uint32_t handle, uint64_t nbytes) const;
   std::vector<uint32_t> first_window(uint64_t nbytes) const;
   uint64_t end_of(uint32_t handle) const;
