@@ -735,3 +735,12 @@ def test_a_layout_whose_object_has_2_to_the_64_bytes_is_refused(client: PoolClie
 def test_layer_groups_without_end_are_refused(client: PoolClient) -> None:
     with pytest.raises(InvalidBatchError, match="layers; allowed"):
         layout_of(client).layer_groups(1, 1 << 62)
+
+
+def test_keys_of_more_than_a_mebibyte_are_refused_and_of_a_mebibyte_are_not() -> None:
+    with Pool(capacity_bytes=1 << 20) as pool:
+        source = np.zeros(64, dtype=np.uint8)
+        pool.register_array(source)
+        assert pool.put(["x" * (1 << 20)], [source.ctypes.data], [64]) == [True]
+        with pytest.raises(InvalidBatchError, match=f"key 1 has {(1 << 20) + 1} bytes"):
+            pool.exists(["a", b"x" * ((1 << 20) + 1)])

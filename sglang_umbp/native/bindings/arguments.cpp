@@ -12,6 +12,8 @@
 namespace umbp {
 namespace {
 
+constexpr Py_ssize_t kMaxKeyBytes = 1 << 20;
+
 std::string type_of(nb::handle value) { return Py_TYPE(value.ptr())->tp_name; }
 
 // A borrowed view of a sequence's items; a lone str or bytes is most likely a mistake.
@@ -34,15 +36,23 @@ class Items {
   nb::object fast_;
 };
 
+// The owner keeps keys in its own memory, which no capacity counts.
+std::string_view checked_key(const char* bytes, Py_ssize_t size, size_t i) {
+  if (size > kMaxKeyBytes)
+    throw InvalidBatch("key " + std::to_string(i) + " has " + std::to_string(size) +
+                       " bytes; allowed: up to " + std::to_string(kMaxKeyBytes));
+  return {bytes, static_cast<size_t>(size)};
+}
+
 std::string_view view_of_key(nb::handle key, size_t i) {
   Py_ssize_t size = 0;
   if (PyUnicode_Check(key.ptr())) {
     const char* bytes = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
     if (bytes == nullptr) nb::raise_python_error();
-    return {bytes, static_cast<size_t>(size)};
+    return checked_key(bytes, size, i);
   }
   if (PyBytes_Check(key.ptr()))
-    return {PyBytes_AS_STRING(key.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(key.ptr()))};
+    return checked_key(PyBytes_AS_STRING(key.ptr()), PyBytes_GET_SIZE(key.ptr()), i);
   throw nb::type_error(("key " + std::to_string(i) + " is " + type_of(key) +
                         "; allowed: str or bytes").c_str());
 }

@@ -43,6 +43,7 @@ NB_MODULE(_native, m) {
   using namespace umbp;
   m.doc() = "The native core of sglang_umbp.";
   import_numpy();
+  nb::set_leak_warnings(false);  // a daemon thread in a call at exit keeps its arguments
   // Later translators are asked first: the base class comes first here.
   translate<Error>("UmbpError");
   translate<InvalidBatch>("InvalidBatchError");

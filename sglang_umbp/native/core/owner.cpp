@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -34,6 +35,8 @@ MappingOptions at_once(MappingOptions options) {
 
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{16};
+// So many rounds of eviction go on past the deadline at most, or without others having the mutex.
+constexpr uint32_t kRoundsAtATime = 16;
 
 }  // namespace
 
@@ -170,18 +173,30 @@ void Owner::refuse_hopeless(std::span<PutItem> items) {
   }
 }
 
+// Reads need no mutex, but puts of what is there and commits do: a large batch must not keep them out.
+void Owner::let_others_in(std::unique_lock<CountedMutex>& lock) {
+  lock.unlock();
+  std::this_thread::yield();
+  lock.lock();
+}
+
 void Owner::make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> items,
                       const Deadline& deadline) {
   Turn turn(*this);
   WaitClock clock(put_waits_);
   auto pause = kFirstPause;
   uint64_t retired_before = space_.totals().retired_bytes;
+  uint32_t rounds = 0;
   while (true) {
     if (turn.has_come()) {
       place_pending(items);
       if (!any(items, PutPhase::kPending)) return;
+      const bool late = rounds >= kRoundsAtATime && deadline.passed();
       // Room that was made goes to those it was made for, however late it is.
-      if (evict(missing(items, retired_before)) != 0) continue;
+      if (!late && evict(missing(items, retired_before)) != 0) {
+        if (++rounds % kRoundsAtATime == 0) let_others_in(lock);
+        continue;
+      }
     }
     if (deadline.passed()) break;
     // What was on its way has not come: who names it may be stopped. Other victims must do.

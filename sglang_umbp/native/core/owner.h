@@ -99,6 +99,7 @@ class Owner {
   void unprotect(PutItem& item);
   bool needs_no_room(std::span<const PutItem> items) const;
   void refuse_hopeless(std::span<PutItem> items);
+  static void let_others_in(std::unique_lock<CountedMutex>& lock);
   void make_room(std::unique_lock<CountedMutex>& lock, std::span<PutItem> items,
                  const Deadline& deadline);
   Space::Need missing(std::span<const PutItem> items, uint64_t retired_before) const;
