@@ -49,7 +49,7 @@ def _add_shape_arguments(parser: argparse.ArgumentParser) -> None:
     add("--layer-group", type=number(1, 4096), default=8, help="logical layers [%(default)s]")
     add("--order", choices=ORDERS, default="random", help=order_help)
     add("--layout", choices=ARRANGEMENTS, default="layer_first", help=layout_help)
-    add("--target", choices=sorted(TARGETS), default="embedded", help="measured [%(default)s]")
+    add("--target", choices=sorted(TARGETS), default="embedded", help=argparse.SUPPRESS)
     add("--seed", type=number(0, 1 << 32), default=1, help="of the random order [%(default)s]")
 
 
