@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from itertools import permutations
 
 from .restore_loop import no_garbage_collection
-from .stats import summarize
 
 Runner = Callable[[], float]
 MAX_ORDERS = 24
@@ -40,8 +39,3 @@ def interleaved(
                     figures.setdefault(name, []).append(figure)
             figures = {name: figures[name] for name in runners if name in figures}
     return figures
-
-
-def spreads(figures: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Median, min, max and p99 of each name."""
-    return {name: summarize(values).as_dict() for name, values in figures.items()}

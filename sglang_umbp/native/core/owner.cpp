@@ -118,7 +118,6 @@ void Owner::place_existing(PutItem& item, uint32_t handle) {
   if (table_.state(handle) == State::kLive) {
     if (table_.entry(handle).nbytes != item.nbytes) return item.finish(Status::kSizeMismatch);
     item.phase = PutPhase::kPresent;
-    item.generation = table_.generation(handle);
     protect(item);
     return space_.policy().touch(handle);
   }
@@ -140,7 +139,6 @@ bool Owner::try_take(PutItem& item) {
   item.handle = space_.take(item.hash, item.component, item.key, item.nbytes);
   if (item.handle == kNoHandle) return false;
   item.phase = PutPhase::kNew;
-  item.generation = table_.generation(item.handle);
   item.offset = table_.entry(item.handle).offset;
   item.clears_before = clears_;
   filled_by_[item.handle] = item.batch;

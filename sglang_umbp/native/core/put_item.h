@@ -30,7 +30,6 @@ struct PutItem {
   Status status = Status::kOk;
   uint32_t batch = 0;  // number of the allocation it belongs to
   uint32_t handle = kNoHandle;
-  uint64_t generation = 0;
   uint64_t offset = 0;  // in the arena, once kNew
   uint64_t clears_before = 0;  // a clear() after allocation dooms the put
   bool is_protected = false;  // no victim while the batch lasts
