@@ -386,7 +386,7 @@ def test_empty_nul_unicode_and_huge_keys_are_all_different_keys(client: PoolClie
 def test_huge_keys_do_not_count_as_capacity() -> None:
     with open_pool(64 * KIB) as pool:
         client = PoolClient(pool)
-        keys = ["k" * MIB + str(number) for number in range(16)]
+        keys = [f"{number:02}" + "k" * (MIB - 2) for number in range(16)]
         assert client.put(keys, 4 * KIB) == [OK] * 16
         assert client.get(keys, 4 * KIB) == [OK] * 16
 
