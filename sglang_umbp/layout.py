@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from . import _native
 from .errors import InvalidBatchError
 
-if TYPE_CHECKING:
-    from . import _native
-
+Integers = Sequence[int] | np.ndarray
 
 MAX_LAYERS = 1 << 20
 """More logical layers than any model has: a list of groups must not fill the memory."""
@@ -48,21 +48,24 @@ class Namespace:
         return Component(self, self.components.index(name))
 
 
-class PageLayout:
+class PageLayout(_native.PageLayout):
     """Affine addresses of a component's pages: fragment j of row r is at bases[j] + r * strides[j].
 
     Get one from ``Pool.page_layout``; immutable, valid for that pool.
     """
 
-    __slots__ = ("component", "fragments", "logical_layers", "native", "object_bytes", "part", "rows")
-
-    def __init__(self, component: Component, native: _native.PageLayout, logical_layers: Sequence[int] | None) -> None:
+    def __init__(
+        self,
+        component: Component,
+        rows: int,
+        bases: Integers,
+        strides: Integers,
+        sizes: Integers,
+        object_offsets: Integers,
+        logical_layers: Sequence[int] | None,
+    ) -> None:
+        super().__init__(component.native, component.part, rows, bases, strides, sizes, object_offsets)
         self.component = component
-        self.part = component.part
-        self.native = native
-        self.fragments: int = native.fragments
-        self.rows: int = native.rows
-        self.object_bytes: int = native.object_bytes
         self.logical_layers = _check_layers(logical_layers, self.fragments)
 
     def layer_groups(self, group_size: int, total_layers: int | None = None) -> list[tuple[int, int]]:

@@ -22,7 +22,7 @@ from .session import Session
 from .settings import PoolSettings
 from .sizing import Memory, Sizes, check_numa_node, opening_line, sizes_for
 from .stats import PoolStats, stats_from_native
-from .status import Status, to_statuses
+from .status import Status
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -32,11 +32,14 @@ Where = Namespace | Component | None
 logger = logging.getLogger(__name__)
 
 
+_NEVER_OPENED = "the pool is not open: call open() or use it as a context manager"
+
+
 class _NotOpen:
     """Stands for the native pool before open(), so that calls need not ask whether there is one."""
 
     def __getattr__(self, name: str) -> Any:
-        raise PoolClosedError("the pool is not open: call open() or use it as a context manager")
+        raise PoolClosedError(_NEVER_OPENED)
 
 
 _NOT_OPEN = cast("_native.Pool", _NotOpen())
@@ -75,14 +78,17 @@ class Pool:
         sizes = sizes_for(self.settings, memory)
         self._open = _native.Pool(native_config(self.settings, sizes))
         self._watch = PutWatch(self._open)
+        if type(self).get_pages is _GET_PAGES:
+            # The native method itself: a Python frame between is cold whenever a layer group is due.
+            self.get_pages = self._open.get_pages  # type: ignore[method-assign]
         logger.info("pool opened: %s", opening_line(self.settings, sizes, memory, expected_pages(self.settings)))
         return self
 
-    def _put(self, answers: list[Any], status: bool) -> list[Any]:
+    def _put(self, answers: list[Any]) -> list[Any]:
         """Answers of a put on their way out, past the watch."""
         if self._watch is not None:
             self._watch.after_put()
-        return to_statuses(answers) if status else answers
+        return answers
 
     def close(self) -> None:
         """Waits for running calls, ends all sessions, gives the memory back. Twice is a no-op."""
@@ -176,8 +182,7 @@ class Pool:
         Raises InvalidBatchError, KeyError.
         """
         where = namespace.component(component)
-        native = _native.PageLayout(where.native, where.part, rows, bases, strides, sizes, object_offsets)
-        return PageLayout(where, native, logical_layers)
+        return PageLayout(where, rows, bases, strides, sizes, object_offsets, logical_layers)
 
     # Pages through a layout: the fast path -------------------------------------------------------------
 
@@ -199,7 +204,7 @@ class Pool:
         pages are consecutive pages of one prefix, and so many come before the first; policy 'depth_lru'
         uses it.
         """
-        return self._put(self._open.put_pages(layout.native, hashes, rows, depth, status), status)
+        return self._put(self._open.put_pages(layout, hashes, rows, depth, status))
 
     @overload
     def get_pages(
@@ -235,9 +240,7 @@ class Pool:
         layers: half-open range of the layout's fragments, as ``PageLayout.layer_groups`` gives them
         (default all). True: every byte asked for is the object's. False: the row was not touched.
         """
-        begin, end = layers if layers is not None else (0, layout.fragments)
-        answers = self._open.get_pages(layout.native, hashes, rows, begin, end, status)
-        return to_statuses(answers) if status else answers
+        return self._open.get_pages(layout, hashes, rows, layers, status=status)
 
     # Objects by key ------------------------------------------------------------------------------------
 
@@ -253,7 +256,7 @@ class Pool:
         """Stores whole objects: sizes[i] bytes at addresses[i] under keys[i]; see ``put_pages``."""
         components, part = self._one(namespace)
         answers = self.native.put_whole(components, part, keys, addresses, sizes, status)
-        return self._put(answers, status)
+        return self._put(answers)
 
     def get(
         self,
@@ -266,8 +269,7 @@ class Pool:
     ) -> list[bool] | list[Status]:
         """Copies whole objects to addresses; sizes[i] must be the stored size, else that key fails."""
         components, part = self._one(namespace)
-        answers = self.native.get_whole(components, part, keys, addresses, sizes, status)
-        return to_statuses(answers) if status else answers
+        return self.native.get_whole(components, part, keys, addresses, sizes, status)
 
     def put_ranges(
         self,
@@ -289,7 +291,7 @@ class Pool:
         answers = self.native.put_ranges(
             components, part, keys, object_sizes, addresses, sizes, offsets, starts, status
         )
-        return self._put(answers, status)
+        return self._put(answers)
 
     def get_ranges(
         self,
@@ -310,8 +312,7 @@ class Pool:
         nothing of it moves.
         """
         components, part = self._one(namespace)
-        answers = self.native.get_ranges(components, part, keys, addresses, sizes, offsets, starts, status)
-        return to_statuses(answers) if status else answers
+        return self.native.get_ranges(components, part, keys, addresses, sizes, offsets, starts, status)
 
     def exists(self, keys: Keys, *, namespace: Namespace | None = None) -> list[bool]:
         """Per key: whether the object is there; under a namespace, whether all components are."""
@@ -328,7 +329,9 @@ class Pool:
         that fits and keeps it; a droppable one first takes the room of older idle droppable ones.
         """
         space = self._all(namespace)
-        return Session(self.native, self.native.pin(space.native, keys, firm), space)
+        session = Session(self._opened(), space.native, keys, firm)
+        session.namespace = space
+        return session
 
     def remove(self, keys: Keys, *, namespace: Namespace | None = None) -> list[bool]:
         """Removes objects; True where one was there. Reads in progress end with the right bytes."""
@@ -355,6 +358,11 @@ class Pool:
         places = self.native.locate(components, part, keys)
         return [place if place[0] else None for place in places]
 
+    def _opened(self) -> _native.Pool:
+        if self._open is _NOT_OPEN:
+            raise PoolClosedError(_NEVER_OPENED)
+        return self._open
+
     def _all(self, namespace: Namespace | None) -> Namespace:
         if namespace is None:
             if self._raw is None:
@@ -372,6 +380,9 @@ class Pool:
                 f"there are {', '.join(space.components)}"
             )
         return space.native, 0
+
+
+_GET_PAGES = Pool.get_pages  # unless a subclass, or somebody who looks in, put another in its place
 
 
 def check_machine(settings: PoolSettings) -> None:

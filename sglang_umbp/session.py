@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
+from . import _native
 from .errors import InvalidBatchError
-from .status import Status, to_statuses
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from . import _native
-    from .layout import Namespace, PageLayout
+    from .layout import Namespace
+    from .status import Status
 
 
-class Session:
+class Session(_native.Session):
     """The pages that ``Pool.pin`` found, held until ``close``. A context manager.
 
     Eviction passes over what a session holds. Threads may read through one session at once. A droppable
@@ -23,25 +23,9 @@ class Session:
     the pool, reads raise.
     """
 
-    __slots__ = ("_native", "_pool", "namespace")
+    # get_pages is native: a Python frame would be cold whenever a layer group is due (benchmarks/NOTES.md).
 
-    def __init__(self, pool: _native.Pool, native: _native.Session, namespace: Namespace) -> None:
-        self._pool = pool
-        self._native = native
-        self.namespace = namespace
-
-    @property
-    def hits(self) -> list[bool]:
-        """Per page: whether it was held when the session began, all its components."""
-        return self._native.hits
-
-    @property
-    def prefix(self) -> int:
-        """Length of the leading run of hits."""
-        return self._native.prefix
-
-    def __len__(self) -> int:
-        return self._native.pages
+    namespace: Namespace
 
     def __enter__(self) -> Session:
         return self
@@ -53,69 +37,6 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the objects it holds."""
-        return self._native.nbytes
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed, or dropped at the quota."""
-        return self._native.closed
-
-    @property
-    def dropped(self) -> bool:
-        """Whether the pool let go of it at the quota (droppable sessions only)."""
-        return self._native.dropped
-
-    def close(self) -> None:
-        """Waits for reads in progress, then lets the pages go. Twice is a no-op."""
-        self._native.close()
-
-    @overload
-    def get_pages(
-        self,
-        layout: PageLayout,
-        rows: Any,
-        layers: tuple[int, int] | None = None,
-        *,
-        first: int = 0,
-        status: Literal[False] = False,
-    ) -> list[bool]: ...
-    @overload
-    def get_pages(
-        self,
-        layout: PageLayout,
-        rows: Any,
-        layers: tuple[int, int] | None = None,
-        *,
-        first: int = 0,
-        status: Literal[True],
-    ) -> list[Status]: ...
-    def get_pages(
-        self,
-        layout: PageLayout,
-        rows: Any,
-        layers: tuple[int, int] | None = None,
-        *,
-        first: int = 0,
-        status: bool = False,
-    ) -> list[bool] | list[Status]:
-        """Copies pages first .. first+len(rows) of the session into rows of the layout, without a look-up.
-
-        rows: integers, one a page, all different. layers: half-open range of the layout's fragments
-        (default all). Returns one answer a page. Blocks until every byte is there; releases the GIL.
-        Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a byte moves.
-        """
-        begin, end = layers if layers is not None else (0, layout.fragments)
-        if layout.component.native is not self.namespace.native:
-            raise InvalidBatchError(
-                f"the layout is of namespace {layout.component.namespace.name!r}, "
-                f"the session of {self.namespace.name!r}"
-            )
-        answers = self._pool.get_session_pages(self._native, first, layout.native, rows, begin, end, status)
-        return to_statuses(answers) if status else answers
 
     def get_ranges(
         self,
@@ -136,5 +57,4 @@ class Session:
         if component is None and len(names) > 1:
             raise InvalidBatchError(f"component is needed; the namespace has {', '.join(names)}")
         part = 0 if component is None else self.namespace.component(component).part
-        answers = self._pool.get_session_ranges(self._native, part, first, addresses, sizes, offsets, starts, status)
-        return to_statuses(answers) if status else answers
+        return self.get_part_ranges(part, first, addresses, sizes, offsets, starts, status)

@@ -40,9 +40,5 @@ class Status(IntEnum):
         return self.name.lower()
 
 
-_BY_CODE = tuple(Status)
-
-
-def to_statuses(codes: list[int]) -> list[Status]:
-    """The members for native codes."""
-    return [_BY_CODE[code] for code in codes]
+BY_CODE = tuple(Status)
+"""The members by their code: the native core takes its answers from here."""

@@ -3,6 +3,7 @@
 import ctypes
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,7 @@ class LyingPort:
     def __init__(self, port: RankPort, buffers: PageBuffers, fault: str) -> None:
         self._port, self._buffers, self._fault = port, buffers, fault
         self._puts = 0
+        self.gets = [partial(self._get, pool) for pool in range(len(port.gets))]
 
     def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
         self._puts += 1
@@ -192,8 +194,8 @@ class LyingPort:
         late = self._fault == "late put" and self._puts > 50
         return [False, *results[1:]] if self._fault == "put" or late else results
 
-    def get(self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]) -> list[bool]:
-        results = list(self._port.get(pool, hashes, rows, layers))
+    def _get(self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]) -> list[bool]:
+        results = list(self._port.gets[pool](hashes, rows, layers))
         place = self._buffers.pools[pool].placement
         if self._fault == "get":
             return [False, *results[1:]]

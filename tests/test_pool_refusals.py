@@ -575,7 +575,7 @@ def test_every_call_of_a_closed_pool_raises(client: PoolClient) -> None:
     client.pool.close()
     client.pool.close()
     assert client.pool.closed
-    calls["session"] = lambda: session.get_ranges([[layout.native.rows]], [[1]], [[0]])
+    calls["session"] = lambda: session.get_ranges([[layout.rows]], [[1]], [[0]])
     for name, call in calls.items():
         with pytest.raises(PoolClosedError):
             raise AssertionError(f"{name} returned {call()!r}")

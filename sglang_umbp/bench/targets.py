@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from typing import Any, Protocol
 
@@ -43,14 +44,18 @@ class Counters:
     native_ns: int
 
 
+Get = Callable[[Sequence[str], Rows, tuple[int, int]], list[bool]]
+"""Restores fragments [begin, end) of the pages of these hashes into rows; one result a page."""
+
+
 class RankPort(Protocol):
     """One rank's access: its buffers are registered, pages move between them and the target."""
 
+    gets: Sequence[Get]
+    """One a pool; as bare as the target offers it, since the time of a call begins before it."""
+
     def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
         """Stores whole pages of pool `pool`; one result a page."""
-
-    def get(self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]) -> list[bool]:
-        """Restores fragments [begin, end) of pages; one result a page."""
 
 
 class RestoreTarget(Protocol):
@@ -83,14 +88,11 @@ class EmbeddedPort:
 
     def __init__(self, pool: Pool, layouts: Sequence[PageLayout]) -> None:
         self._put_pages = pool.put_pages
-        self._get_pages = pool.get_pages
         self.layouts = tuple(layouts)
+        self.gets: Sequence[Get] = [partial(pool.get_pages, layout) for layout in layouts]
 
     def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
         return self._put_pages(self.layouts[pool], hashes, rows)
-
-    def get(self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]) -> list[bool]:
-        return self._get_pages(self.layouts[pool], hashes, rows, layers)
 
 
 class EmbeddedTarget:

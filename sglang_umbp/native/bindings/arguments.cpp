@@ -279,12 +279,24 @@ void Ranges::from_lists(nb::handle addresses, nb::handle sizes, nb::handle offse
 
 nb::list to_answers(const std::vector<Status>& statuses, bool as_status) {
   nb::list answers = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(statuses.size())));
+  const nb::object members =
+      as_status ? nb::module_::import_("sglang_umbp.status").attr("BY_CODE") : nb::object();
   for (size_t i = 0; i < statuses.size(); ++i) {
-    PyObject* answer = as_status ? PyLong_FromLong(static_cast<long>(statuses[i]))
-                                 : PyBool_FromLong(succeeded(statuses[i]));
-    PyList_SET_ITEM(answers.ptr(), static_cast<Py_ssize_t>(i), answer);
+    const nb::object answer = as_status ? nb::object(members[static_cast<size_t>(statuses[i])])
+                                        : nb::object(nb::bool_(succeeded(statuses[i])));
+    PyList_SET_ITEM(answers.ptr(), static_cast<Py_ssize_t>(i), answer.inc_ref().ptr());
   }
   return answers;
+}
+
+Layers::Layers(nb::handle layers, const PageLayout& layout) : first(0), last(layout.fragments().size()) {
+  if (layers.is_none()) return;
+  const Items pair(layers, "layers");
+  if (pair.size() != 2)
+    throw InvalidBatch("layers has " + std::to_string(pair.size()) +
+                       " entries; allowed: (first, end) of the layout's fragments, or None for all");
+  first = element(pair[0], "layers", 0);
+  last = element(pair[1], "layers", 1);
 }
 
 }  // namespace umbp

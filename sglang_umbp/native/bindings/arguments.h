@@ -24,9 +24,17 @@ struct Components {
 
 // A layout with the component whose pages it places: one argument of a call instead of three.
 struct ComponentLayout {
+  const Components* space;  // whose component it is; compared, never followed
   Component component;
   size_t part;
   PageLayout layout;
+};
+
+// Fragments [first, last) of a layout out of a pair of integers; None means all.
+struct Layers {
+  Layers(nb::handle layers, const PageLayout& layout);
+  size_t first;
+  size_t last;
 };
 
 // Page rows out of an int64 array, or whatever sglang_umbp.rows.as_rows makes one of. Copied: rows are
@@ -106,7 +114,7 @@ class Ranges {
   std::vector<Integers> arrays_;
 };
 
-// One answer a key: bools, or the codes of Status as integers.
+// One answer a key: bools, or members of Status.
 nb::list to_answers(const std::vector<Status>& statuses, bool as_status);
 
 }  // namespace umbp

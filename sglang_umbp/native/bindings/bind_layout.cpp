@@ -16,7 +16,7 @@ void make_layout(ComponentLayout* self, const Components& components, size_t par
   for (size_t j = 0; j < columns[0].size(); ++j)
     fragments.push_back({columns[0].data()[j], columns[1].data()[j], columns[2].data()[j],
                          columns[3].data()[j]});
-  new (self) ComponentLayout{components.part(part), part, PageLayout(rows, std::move(fragments))};
+  new (self) ComponentLayout{&components, components.part(part), part, PageLayout(rows, std::move(fragments))};
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
@@ -28,14 +27,15 @@ Components make_components(Pool& pool, nb::sequence identities) {
 }
 
 nb::list get_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
-                   nb::handle row_array, size_t first, size_t last, bool as_status) {
+                   nb::handle row_array, nb::handle layer_pair, bool as_status) {
+  const Layers layers(layer_pair, layout.layout);
   const Digests digests(pool, hashes);
   const Rows rows(row_array);
   Answers answers(digests.size());
   {
     const ReleasedGil no_gil;
-    pool.get_pages(layout.component, layout.layout, digests.span(), rows.span(), first, last,
-                   answers.data());
+    pool.get_pages(layout.component, layout.layout, digests.span(), rows.span(), layers.first,
+                   layers.last, answers.data());
   }
   return to_answers(answers, as_status);
 }
@@ -49,19 +49,6 @@ nb::list put_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
     const ReleasedGil no_gil;
     pool.put_pages(layout.component, layout.layout, keys.digests(), keys.views(), rows.span(),
                    depth, answers.data());
-  }
-  return to_answers(answers, as_status);
-}
-
-nb::list get_session_pages(Pool& pool, Session& session, size_t first_page,
-                           const ComponentLayout& layout, nb::handle row_array, size_t first, size_t last,
-                           bool as_status) {
-  const Rows rows(row_array);
-  Answers answers(rows.size());
-  {
-    const ReleasedGil no_gil;
-    pool.get_session_pages(session, layout.part, first_page, layout.layout, rows.span(), first, last,
-                           answers.data());
   }
   return to_answers(answers, as_status);
 }
@@ -87,18 +74,6 @@ nb::list get_ranges(Pool& pool, const Components& components, size_t part, nb::h
                     bool as_status) {
   return get_listed(pool, components, part, keys, Ranges(addresses, sizes, offsets, starts),
                     as_status);
-}
-
-nb::list get_session_ranges(Pool& pool, Session& session, size_t part, size_t first_page,
-                            nb::handle addresses, nb::handle sizes, nb::handle offsets,
-                            nb::handle starts, bool as_status) {
-  const Ranges ranges(addresses, sizes, offsets, starts);
-  Answers answers(ranges.batch().keys);
-  {
-    const ReleasedGil no_gil;
-    pool.get_session_ranges(session, part, first_page, ranges.batch(), answers.data());
-  }
-  return to_answers(answers, as_status);
 }
 
 nb::list put_listed(Pool& pool, const Components& components, size_t part, nb::handle keys,
@@ -161,12 +136,6 @@ size_t exists_prefix(Pool& pool, const Components& components, nb::handle keys) 
   return pool.exists_prefix(components.list, digests.span());
 }
 
-std::shared_ptr<Session> pin(Pool& pool, const Components& components, nb::handle keys, bool firm) {
-  const Digests digests(pool, keys);
-  const ReleasedGil no_gil;
-  return pool.pin(components.list, digests.span(), firm);
-}
-
 nb::list remove_keys(Pool& pool, const Components& components, nb::handle keys) {
   const Digests digests(pool, keys);
   const auto removed = std::make_unique<bool[]>(digests.size());
@@ -183,12 +152,6 @@ nb::list locate(Pool& pool, const Components& components, size_t part, nb::handl
   for (const Hash128& digest : digests.span())
     places.append(nb::cast(pool.locate(components.part(part), digest)));
   return places;
-}
-
-nb::list held_pages(const Session& session) {
-  nb::list held;
-  for (size_t page = 0; page < session.pages(); ++page) held.append(session.held(page));
-  return held;
 }
 
 nb::dict to_dict(const PhaseTotals::Snapshot& phases) {
@@ -346,19 +309,6 @@ void bind_config(nb::module_& m) {
       .def_rw("latency_histograms", &PoolConfig::latency_histograms);
 }
 
-void bind_session(nb::module_& m) {
-  nb::class_<Session>(m, "Session", "Pinned pages. Outlives neither its pool's close() nor its own.")
-      .def_prop_ro("pages", &Session::pages)
-      .def_prop_ro("width", &Session::width)
-      .def_prop_ro("firm", &Session::firm)
-      .def_prop_ro("nbytes", &Session::nbytes)
-      .def_prop_ro("closed", &Session::closed)
-      .def_prop_ro("dropped", &Session::dropped)
-      .def_prop_ro("prefix", &Session::prefix)
-      .def_prop_ro("hits", &held_pages)
-      .def("close", &Session::close, nb::call_guard<ReleasedGil>());
-}
-
 void bind_pool(nb::module_& m) {
   nb::class_<Components>(m, "Components", "The components of a namespace, in order.")
       .def("__len__", [](const Components& self) { return self.list.size(); });
@@ -373,32 +323,25 @@ void bind_pool(nb::module_& m) {
       .def("unregister_memory", &Pool::remove_region, nb::arg("address"),
            nb::call_guard<ReleasedGil>())
       .def("components", &make_components, nb::arg("identities"))
-      .def("get_pages", &get_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"), nb::arg("first"), nb::arg("last"),
-           nb::arg("as_status"))
+      .def("get_pages", &get_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"),
+           nb::arg("layers") = nb::none(), nb::kw_only(), nb::arg("status") = false)
       .def("put_pages", &put_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"),
-           nb::arg("depth").none(), nb::arg("as_status"))
-      .def("get_session_pages", &get_session_pages, nb::arg("session"), nb::arg("first_page"),
-           nb::arg("layout"), nb::arg("rows"), nb::arg("first"),
-           nb::arg("last"), nb::arg("as_status"))
+           nb::arg("depth").none(), nb::arg("status"))
       .def("get_whole", &get_whole, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
-           nb::arg("addresses"), nb::arg("sizes"), nb::arg("as_status"))
+           nb::arg("addresses"), nb::arg("sizes"), nb::arg("status"))
       .def("get_ranges", &get_ranges, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
            nb::arg("addresses"), nb::arg("sizes"), nb::arg("offsets"), nb::arg("starts").none(),
-           nb::arg("as_status"))
-      .def("get_session_ranges", &get_session_ranges, nb::arg("session"), nb::arg("part"),
-           nb::arg("first_page"), nb::arg("addresses"), nb::arg("sizes"), nb::arg("offsets"),
-           nb::arg("starts").none(), nb::arg("as_status"))
+           nb::arg("status"))
       .def("put_whole", &put_whole, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
-           nb::arg("addresses"), nb::arg("sizes"), nb::arg("as_status"))
+           nb::arg("addresses"), nb::arg("sizes"), nb::arg("status"))
       .def("put_ranges", &put_ranges, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
            nb::arg("object_sizes"), nb::arg("addresses"), nb::arg("sizes"), nb::arg("offsets"),
-           nb::arg("starts").none(), nb::arg("as_status"))
+           nb::arg("starts").none(), nb::arg("status"))
       .def("exists", &exists, nb::arg("components"), nb::arg("keys"))
       .def("exists_prefix", &exists_prefix, nb::arg("components"), nb::arg("keys"))
       .def("time_exists", &time_exists, nb::arg("components"), nb::arg("keys"),
            "A door for benchmarks: nanoseconds of one look-up of all keys, their page hashes already "
            "digested.")
-      .def("pin", &pin, nb::arg("components"), nb::arg("keys"), nb::arg("firm"))
       .def("remove", &remove_keys, nb::arg("components"), nb::arg("keys"))
       .def("clear", &Pool::clear, nb::call_guard<ReleasedGil>())
       .def("flush", &Pool::flush, nb::call_guard<ReleasedGil>())
