@@ -1,5 +1,6 @@
 """KV-cache page pool for SGLang HiCache."""
 
+from ._native import Session
 from ._version import __version__
 from .errors import (
     ForkedPoolError,
@@ -13,7 +14,6 @@ from .errors import (
 )
 from .layout import Component, Namespace, PageLayout
 from .pool import Pool
-from .session import Session
 from .settings import PoolSettings
 from .stats import PhaseSplit, PoolStats
 from .status import Status

@@ -302,55 +302,10 @@ class PoolConfig:
     @latency_histograms.setter
     def latency_histograms(self, arg: bool, /) -> None: ...
 
-class Session:
-    """Pinned pages; sglang_umbp.Session documents it."""
-
-    def __init__(self, pool: object, components: Components, keys: object, firm: bool) -> None: ...
-
-    def __len__(self) -> int: ...
-
-    @property
-    def firm(self) -> bool:
-        """Whether it keeps what it holds whatever the quota."""
-
-    @property
-    def hits(self) -> list:
-        """
-        Per page: whether it was held when the session began, all its components.
-        """
-
-    @property
-    def prefix(self) -> int:
-        """Length of the leading run of hits."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the objects it holds."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed, or dropped at the quota."""
-
-    @property
-    def dropped(self) -> bool:
-        """Whether the pool let go of it at the quota (droppable sessions only)."""
-
-    def close(self) -> None:
-        """Waits for reads in progress, then lets the pages go. Twice is a no-op."""
-
-    def get_pages(self, layout: object, rows: object, layers: object | None = None, *, first: int = 0, status: bool = False) -> list:
-        """
-        Copies pages first .. first+len(rows) of the session into rows of the layout, without a look-up.
-
-        rows: integers, one a page, all different. layers: half-open range of the layout's fragments (default all).
-        Returns one answer a page: bools, or with status=True members of Status. Blocks until every byte is there;
-        releases the GIL. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a byte moves.
-        """
-
-    def get_part_ranges(self, part: int, first: int, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool) -> list: ...
-
 class Components:
     """The components of a namespace, in order."""
+
+    def __init__(self, pool: Pool, identities: Sequence) -> None: ...
 
     def __len__(self) -> int: ...
 
@@ -371,8 +326,6 @@ class Pool:
     def register_memory(self, address: int, nbytes: int, grow: bool = False) -> None: ...
 
     def unregister_memory(self, address: int) -> None: ...
-
-    def components(self, identities: Sequence) -> Components: ...
 
     def get_pages(self, layout: PageLayout, hashes: object, rows: object, layers: object | None = None, *, status: bool = False) -> list: ...
 
@@ -424,3 +377,69 @@ class Pool:
         """What the client named is free once this process has ended."""
 
     def remove_client(self, client_id: int) -> None: ...
+
+    def pin(self, keys: object, *, namespace: object | None = None, firm: bool = True) -> Session: ...
+
+class Session:
+    """
+    The pages that ``Pool.pin`` found, held until ``close``. A context manager.
+
+    Eviction passes over what a session holds. Threads may read through one session at once. A droppable
+    session may be let go of at the quota; reads then look the pages up anew. After ``close``, or that of
+    the pool, reads raise.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __enter__(self) -> Session: ...
+
+    def __exit__(self, *args: object) -> None: ...
+
+    @property
+    def namespace(self) -> object:
+        """Whose pages they are."""
+
+    @property
+    def firm(self) -> bool:
+        """Whether it keeps what it holds whatever the quota."""
+
+    @property
+    def hits(self) -> list[bool]:
+        """
+        Per page: whether it was held when the session began, all its components.
+        """
+
+    @property
+    def prefix(self) -> int:
+        """Length of the leading run of hits."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the objects it holds."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or dropped at the quota."""
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the pool let go of it at the quota (droppable sessions only)."""
+
+    def close(self) -> None:
+        """Waits for reads in progress, then lets the pages go. Twice is a no-op."""
+
+    def get_pages(self, layout: object, rows: object, layers: object | None = None, *, first: int = 0, status: bool = False) -> list:
+        """
+        Copies pages first .. first+len(rows) of the session into rows of the layout, without a look-up.
+
+        rows: integers, one a page, all different. layers: half-open range of the layout's fragments (default all).
+        Returns one answer a page: bools, or with status=True members of Status. Blocks until every byte is there;
+        releases the GIL. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a byte moves.
+        """
+
+    def get_ranges(self, addresses: object, sizes: object, offsets: object, *, starts: object | None = None, first: int = 0, component: object | None = None, status: bool = False) -> list:
+        """
+        Copies raw ranges of the session's pages from ``first`` on; see ``Pool.get_ranges``.
+
+        component: which object of the page; needed if the namespace has several.
+        """

@@ -19,25 +19,22 @@ MAX_LAYERS = 1 << 20
 class Component:
     """One component of a namespace: usable as ``namespace=`` where a call moves objects."""
 
-    __slots__ = ("name", "namespace", "native", "part")
+    __slots__ = ("name", "namespace", "part")
 
     def __init__(self, namespace: Namespace, part: int) -> None:
         self.namespace = namespace
         self.part = part
         self.name = namespace.components[part]
-        self.native = namespace.native
 
 
-class Namespace:
+class Namespace(_native.Components):
     """A handle for page hashes of one identity. A page has one object in each component.
 
     Get one from ``Pool.namespace``; valid for that pool.
     """
 
-    __slots__ = ("components", "name", "native")
-
-    def __init__(self, native: _native.Components, name: bytes, components: tuple[str, ...]) -> None:
-        self.native = native
+    def __init__(self, pool: _native.Pool, name: bytes, components: tuple[str, ...], identities: list[bytes]) -> None:
+        super().__init__(pool, identities)
         self.name = name
         self.components = components
 
@@ -64,7 +61,7 @@ class PageLayout(_native.PageLayout):
         object_offsets: Integers,
         logical_layers: Sequence[int] | None,
     ) -> None:
-        super().__init__(component.native, component.part, rows, bases, strides, sizes, object_offsets)
+        super().__init__(component.namespace, component.part, rows, bases, strides, sizes, object_offsets)
         self.component = component
         self.logical_layers = _check_layers(logical_layers, self.fragments)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import numpy as np
 
 from . import _native
+from ._native import Session
 from .errors import ForkedPoolError, InvalidBatchError, PoolClosedError, SettingsError
 from .identity import RAW_KEYS_IDENTITY, component_identity
 from .layout import Component, Namespace, PageLayout
@@ -18,7 +19,6 @@ from .machine import available_bytes, cgroup_limit, numa_nodes
 from .pages import expected_pages
 from .phase_report import summary_lines
 from .put_watch import PutWatch
-from .session import Session
 from .settings import PoolSettings
 from .sizing import Memory, Sizes, check_numa_node, opening_line, sizes_for
 from .stats import PoolStats, stats_from_native
@@ -62,7 +62,6 @@ class Pool:
         self.settings = settings if settings is not None else PoolSettings.from_env(**overrides)
         self._open: _native.Pool = _NOT_OPEN
         self._watch: PutWatch | None = None
-        self._raw: Namespace | None = None
         self._namespaces: dict[tuple[bytes, tuple[str, ...]], Namespace] = {}
 
     def open(self) -> Pool:
@@ -78,11 +77,18 @@ class Pool:
         sizes = sizes_for(self.settings, memory)
         self._open = _native.Pool(native_config(self.settings, sizes))
         self._watch = PutWatch(self._open)
-        if type(self).get_pages is _GET_PAGES:
-            # The native method itself: a Python frame between is cold whenever a layer group is due.
-            self.get_pages = self._open.get_pages  # type: ignore[method-assign]
+        raw_namespace = Namespace(self._open, b"", ("",), [RAW_KEYS_IDENTITY])
+        self._open.raw_namespace = raw_namespace  # type: ignore[attr-defined]  # for calls without a namespace
+        self._shorten_paths()
         logger.info("pool opened: %s", opening_line(self.settings, sizes, memory, expected_pages(self.settings)))
         return self
+
+    def _shorten_paths(self) -> None:
+        # The native methods themselves: a Python frame between is cold whenever a layer group is due.
+        if type(self).get_pages is _GET_PAGES:
+            self.get_pages = self._open.get_pages  # type: ignore[method-assign]
+        if type(self).pin is _PIN:
+            self.pin = self._open.pin  # type: ignore[method-assign]
 
     def _put(self, answers: list[Any]) -> list[Any]:
         """Answers of a put on their way out, past the watch."""
@@ -158,8 +164,8 @@ class Pool:
         if isinstance(components, str) or not parts or len(set(parts)) != len(parts):
             raise InvalidBatchError(f"components={components!r}; allowed: one or more different names")
         if (raw, parts) not in self._namespaces:
-            native = self.native.components([component_identity(raw, part) for part in parts])
-            self._namespaces.setdefault((raw, parts), Namespace(native, raw, parts))
+            identities = [component_identity(raw, part) for part in parts]
+            self._namespaces.setdefault((raw, parts), Namespace(self._opened(), raw, parts, identities))
         return self._namespaces[raw, parts]
 
     def page_layout(
@@ -316,11 +322,11 @@ class Pool:
 
     def exists(self, keys: Keys, *, namespace: Namespace | None = None) -> list[bool]:
         """Per key: whether the object is there; under a namespace, whether all components are."""
-        return self.native.exists(self._all(namespace).native, keys)
+        return self.native.exists(self._all(namespace), keys)
 
     def exists_prefix(self, keys: Keys, *, namespace: Namespace | None = None) -> int:
         """Length of the leading run of keys that exist."""
-        return self.native.exists_prefix(self._all(namespace).native, keys)
+        return self.native.exists_prefix(self._all(namespace), keys)
 
     def pin(self, keys: Keys, *, namespace: Namespace | None = None, firm: bool = True) -> Session:
         """Looks keys up and holds what is there until the session is closed.
@@ -328,14 +334,11 @@ class Pool:
         A page is held whole or not at all. Beyond ``session_quota_bytes`` a firm session holds the prefix
         that fits and keeps it; a droppable one first takes the room of older idle droppable ones.
         """
-        space = self._all(namespace)
-        session = Session(self._opened(), space.native, keys, firm)
-        session.namespace = space
-        return session
+        return self._open.pin(keys, namespace=namespace, firm=firm)
 
     def remove(self, keys: Keys, *, namespace: Namespace | None = None) -> list[bool]:
         """Removes objects; True where one was there. Reads in progress end with the right bytes."""
-        return self.native.remove(self._all(namespace).native, keys)
+        return self.native.remove(self._all(namespace), keys)
 
     def clear(self) -> None:
         """Removes every object. Puts in flight fail; later puts work."""
@@ -365,24 +368,23 @@ class Pool:
 
     def _all(self, namespace: Namespace | None) -> Namespace:
         if namespace is None:
-            if self._raw is None:
-                self._raw = Namespace(self.native.components([RAW_KEYS_IDENTITY]), b"", ("",))
-            return self._raw
+            return self._opened().raw_namespace  # type: ignore[attr-defined, no-any-return]
         return namespace
 
     def _one(self, where: Where) -> tuple[_native.Components, int]:
         if isinstance(where, Component):
-            return where.native, where.part
+            return where.namespace, where.part
         space = self._all(where)
         if len(space.components) > 1:
             raise InvalidBatchError(
                 f"an object lies in one component: pass namespace.component(name); "
                 f"there are {', '.join(space.components)}"
             )
-        return space.native, 0
+        return space, 0
 
 
-_GET_PAGES = Pool.get_pages  # unless a subclass, or somebody who looks in, put another in its place
+# What a subclass, or somebody who looks in, may have put others in place of.
+_GET_PAGES, _PIN = Pool.get_pages, Pool.pin
 
 
 def check_machine(settings: PoolSettings) -> None:

@@ -60,7 +60,7 @@ class IndexBench:
         """Microseconds of a batch of random look-ups, each over keys of its own."""
         batches = [self._random_hashes() for _ in range(2)]
         buckets = self._random.integers(0, self._floor.bucket_count, self._lookups, dtype=np.uint64)
-        native, components = self._tiny.pool.native, self._tiny.namespace.native
+        native, components = self._tiny.pool.native, self._tiny.namespace
         return {
             "look_up": lambda: native.time_exists(components, batches[0]) / 1e3,
             "exists": lambda: self._exists_us(batches[1]),

@@ -16,14 +16,14 @@ namespace {
 
 using Answers = std::vector<Status>;
 
-Components make_components(Pool& pool, nb::sequence identities) {
+void make_components(Components* self, Pool& pool, nb::sequence identities) {
   Components components;
   for (nb::handle item : identities) {
     const auto identity = nb::cast<nb::bytes>(item);
     components.list.push_back(pool.component({identity.c_str(), identity.size()}));
   }
   if (components.list.empty()) throw InvalidBatch("a namespace needs at least one component");
-  return components;
+  new (self) Components(std::move(components));
 }
 
 nb::list get_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
@@ -311,8 +311,9 @@ void bind_config(nb::module_& m) {
 
 void bind_pool(nb::module_& m) {
   nb::class_<Components>(m, "Components", "The components of a namespace, in order.")
+      .def("__init__", &make_components, nb::arg("pool"), nb::arg("identities"))
       .def("__len__", [](const Components& self) { return self.list.size(); });
-  nb::class_<Pool>(m, "Pool", "The native pool; sglang_umbp.Pool documents it.")
+  nb::class_<Pool>(m, "Pool", nb::dynamic_attr(), "The native pool; sglang_umbp.Pool documents it.")
       .def(nb::init<const PoolConfig&>(), nb::arg("config"), nb::call_guard<ReleasedGil>())
       .def_static("attach", &attach, nb::arg("config"), nb::arg("memory"),
                   nb::arg("client"), "A reader of another process's pool, from the descriptors of share().")
@@ -322,7 +323,6 @@ void bind_pool(nb::module_& m) {
            nb::arg("grow") = false, nb::call_guard<ReleasedGil>())
       .def("unregister_memory", &Pool::remove_region, nb::arg("address"),
            nb::call_guard<ReleasedGil>())
-      .def("components", &make_components, nb::arg("identities"))
       .def("get_pages", &get_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"),
            nb::arg("layers") = nb::none(), nb::kw_only(), nb::arg("status") = false)
       .def("put_pages", &put_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"),

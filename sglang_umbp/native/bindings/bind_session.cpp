@@ -10,41 +10,48 @@
 namespace umbp {
 namespace {
 
-// A session with what its reads need. Its pool, a Python object, lives as long as it does.
+// A session with the Python objects that its reads need: its pool, and the namespace of its pages.
 class PinnedPages {
  public:
-  PinnedPages(nb::handle pool, const Components& space, nb::handle keys, bool firm)
-      : owner_(nb::borrow(pool)), pool_(nb::cast<Pool&>(pool)), space_(&space) {
-    const Digests digests(pool_, keys);
+  PinnedPages(nb::handle pool, nb::handle space, nb::handle keys, bool firm)
+      : pool_object_(nb::borrow(pool)), space_object_(nb::borrow(space)),
+        pool_(&nb::cast<Pool&>(pool)), space_(&nb::cast<const Components&>(space)) {
+    const Digests digests(*pool_, keys);
     const ReleasedGil no_gil;
-    session_ = pool_.pin(space.list, digests.span(), firm);
+    session_ = pool_->pin(space_->list, digests.span(), firm);
   }
 
   Session& session() const { return *session_; }
-  Pool& pool() const { return pool_; }
-  const Components* space() const { return space_; }
+  Pool& pool() const { return *pool_; }
+  const Components& space() const { return *space_; }
+  nb::object space_object() const { return space_object_; }
 
  private:
-  nb::object owner_;
-  Pool& pool_;
-  const Components* space_;  // compared, never followed
+  nb::object pool_object_;
+  nb::object space_object_;
+  Pool* pool_;
+  const Components* space_;
   std::shared_ptr<Session> session_;
 };
 
-std::string name_of(nb::handle namespace_object) {
-  return nb::repr(namespace_object.attr("name")).c_str();
+PinnedPages pin(nb::handle pool, nb::handle keys, nb::handle space, bool firm) {
+  // Without a namespace: the one that sglang_umbp.Pool.open() left here.
+  if (space.is_none()) return PinnedPages(pool, pool.attr("raw_namespace"), keys, firm);
+  return PinnedPages(pool, space, keys, firm);
 }
 
-[[noreturn]] void refuse_layout(nb::handle self, nb::handle layout) {
-  throw InvalidBatch("the layout is of namespace " + name_of(layout.attr("component").attr("namespace")) +
-                     ", the session of " + name_of(self.attr("namespace")));
+std::string name_of(nb::handle space) { return nb::repr(space.attr("name")).c_str(); }
+
+[[noreturn]] void refuse_layout(const PinnedPages& held, nb::handle layout) {
+  throw InvalidBatch("the layout is of namespace " +
+                     name_of(layout.attr("component").attr("namespace")) + ", the session of " +
+                     name_of(held.space_object()));
 }
 
-nb::list get_pages(nb::handle self, nb::handle layout_object, nb::handle row_array,
+nb::list get_pages(const PinnedPages& held, nb::handle layout_object, nb::handle row_array,
                    nb::handle layer_pair, size_t first_page, bool as_status) {
-  const auto& held = nb::cast<const PinnedPages&>(self);
   const auto& layout = nb::cast<const ComponentLayout&>(layout_object);
-  if (layout.space != held.space()) refuse_layout(self, layout_object);
+  if (layout.space != &held.space()) refuse_layout(held, layout_object);
   const Layers layers(layer_pair, layout.layout);
   const Rows rows(row_array);
   std::vector<Status> answers(rows.size());
@@ -56,9 +63,19 @@ nb::list get_pages(nb::handle self, nb::handle layout_object, nb::handle row_arr
   return to_answers(answers, as_status);
 }
 
-nb::list get_part_ranges(const PinnedPages& held, size_t part, size_t first_page,
-                         nb::handle addresses, nb::handle sizes, nb::handle offsets,
-                         nb::handle starts, bool as_status) {
+size_t part_of(const PinnedPages& held, nb::handle component) {
+  if (!component.is_none())
+    return nb::cast<size_t>(held.space_object().attr("component")(component).attr("part"));
+  if (held.space().list.size() == 1) return 0;
+  throw InvalidBatch(
+      std::string("component is needed; the namespace has ") +
+      nb::str(nb::str(", ").attr("join")(held.space_object().attr("components"))).c_str());
+}
+
+nb::list get_ranges(const PinnedPages& held, nb::handle addresses, nb::handle sizes,
+                    nb::handle offsets, nb::handle starts, size_t first_page, nb::handle component,
+                    bool as_status) {
+  const size_t part = part_of(held, component);
   const Ranges ranges(addresses, sizes, offsets, starts);
   std::vector<Status> answers(ranges.batch().keys);
   {
@@ -83,13 +100,26 @@ void close(const PinnedPages& held) {
 }  // namespace
 
 void bind_session(nb::module_& m) {
-  nb::class_<PinnedPages>(m, "Session", "Pinned pages; sglang_umbp.Session documents it.")
-      .def(nb::init<nb::handle, const Components&, nb::handle, bool>(), nb::arg("pool"),
-           nb::arg("components"), nb::arg("keys"), nb::arg("firm"))
+  nb::borrow<nb::class_<Pool>>(m.attr("Pool"))
+      .def("pin", &pin, nb::arg("keys"), nb::kw_only(), nb::arg("namespace") = nb::none(),
+           nb::arg("firm") = true);
+  nb::class_<PinnedPages>(
+      m, "Session",
+      "The pages that ``Pool.pin`` found, held until ``close``. A context manager.\n\n"
+      "Eviction passes over what a session holds. Threads may read through one session at once. A "
+      "droppable\n"
+      "session may be let go of at the quota; reads then look the pages up anew. After ``close``, or "
+      "that of\n"
+      "the pool, reads raise.")
       .def("__len__", [](const PinnedPages& held) { return held.session().pages(); })
+      .def("__enter__", [](nb::handle self) { return nb::borrow(self); },
+           nb::sig("def __enter__(self) -> Session"))
+      .def("__exit__", [](const PinnedPages& held, nb::args) { close(held); },
+           nb::sig("def __exit__(self, *args: object) -> None"))
+      .def_prop_ro("namespace", &PinnedPages::space_object, "Whose pages they are.")
       .def_prop_ro("firm", [](const PinnedPages& held) { return held.session().firm(); },
                    "Whether it keeps what it holds whatever the quota.")
-      .def_prop_ro("hits", &hits,
+      .def_prop_ro("hits", &hits, nb::sig("def hits(self) -> list[bool]"),
                    "Per page: whether it was held when the session began, all its components.")
       .def_prop_ro("prefix", [](const PinnedPages& held) { return held.session().prefix(); },
                    "Length of the leading run of hits.")
@@ -111,9 +141,12 @@ void bind_session(nb::module_& m) {
            "every byte is there;\n"
            "releases the GIL. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a "
            "byte moves.")
-      .def("get_part_ranges", &get_part_ranges, nb::arg("part"), nb::arg("first"),
-           nb::arg("addresses"), nb::arg("sizes"), nb::arg("offsets"), nb::arg("starts").none(),
-           nb::arg("status"));
+      .def("get_ranges", &get_ranges, nb::arg("addresses"), nb::arg("sizes"), nb::arg("offsets"),
+           nb::kw_only(), nb::arg("starts") = nb::none(), nb::arg("first") = 0,
+           nb::arg("component") = nb::none(), nb::arg("status") = false,
+           "Copies raw ranges of the session's pages from ``first`` on; see "
+           "``Pool.get_ranges``.\n\n"
+           "component: which object of the page; needed if the namespace has several.");
 }
 
 }  // namespace umbp

@@ -60,6 +60,6 @@ NB_MODULE(_native, m) {
   bind_floors(m);
   bind_layout(m);
   bind_config(m);
-  bind_session(m);
   bind_pool(m);
+  bind_session(m);
 }

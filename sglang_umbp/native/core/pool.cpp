@@ -187,7 +187,7 @@ std::shared_ptr<Session> Pool::pin(std::span<const Component> components,
   const int slot = reader_->claim_slot(config_.deadline);
   SlotGuard guard(*reader_, slot);
   if (slot < 0) throw Error("no reader slot was free before the deadline");
-  std::vector<Hash128> keys;
+  thread_local std::vector<Hash128> keys;
   derive_page_keys(*reader_, components, digests, keys);
   return sessions_->pin(keys, components.size(), firm, slot);
 }

@@ -29,17 +29,6 @@ void Reader::derive_keys(const Hash128& component_key, std::span<const Hash128> 
   }
 }
 
-void Reader::record_recency(int slot, std::span<const uint32_t> handles) {
-  Slot& mine = area_.slots[slot];
-  uint32_t head = mine.ring_head.load(std::memory_order_relaxed);
-  for (const uint32_t handle : handles) {
-    if (handle == kNoHandle) continue;
-    mine.ring[head % kRingHandles].store(handle, std::memory_order_relaxed);
-    ++head;
-  }
-  mine.ring_head.store(head, std::memory_order_release);
-}
-
 NamedBatch::NamedBatch(Reader& reader, int slot, std::span<const Hash128> keys)
     : reader_(reader), slot_(slot), count_(static_cast<uint32_t>(keys.size())) {
   ReadProtocol<>::publish(reader_.index(), reader_.slot_list(slot_), keys.data(), count_, handles_);
@@ -52,6 +41,8 @@ NamedBatch::~NamedBatch() {
 
 const Entry& NamedBatch::entry(size_t i) const { return reader_.index().entries[handles_[i]]; }
 
-void NamedBatch::record_recency() { reader_.record_recency(slot_, {handles_, count_}); }
+void NamedBatch::record_recency() {
+  reader_.record_recency(slot_, std::span(handles_, count_), [](uint32_t handle) { return handle; });
+}
 
 }  // namespace umbp

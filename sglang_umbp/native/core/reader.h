@@ -62,8 +62,9 @@ class Reader {
   HazardList chunk_list(uint32_t chunk) {
     return {&area_.chunks[chunk].n, area_.chunks[chunk].handles};
   }
-  // Leaves handles in the slot's ring for the owner's eviction policy; kNoHandle is skipped.
-  void record_recency(int slot, std::span<const uint32_t> handles);
+  // Leaves the handle of each item in the slot's ring for the owner's eviction policy; kNoHandle is skipped.
+  template <class Items, class HandleOf>
+  void record_recency(int slot, const Items& items, HandleOf handle_of_item);
 
  private:
   IndexView index_;
@@ -71,6 +72,19 @@ class Reader {
   SlotClaims slots_;
   ChunkClaims chunks_;
 };
+
+template <class Items, class HandleOf>
+void Reader::record_recency(int slot, const Items& items, HandleOf handle_of_item) {
+  Slot& mine = area_.slots[slot];
+  uint32_t head = mine.ring_head.load(std::memory_order_relaxed);
+  for (const auto& item : items) {
+    const uint32_t handle = handle_of_item(item);
+    if (handle == kNoHandle) continue;
+    mine.ring[head % kRingHandles].store(handle, std::memory_order_relaxed);
+    ++head;
+  }
+  mine.ring_head.store(head, std::memory_order_release);
+}
 
 // Gives the slot back on every way out.
 class SlotGuard {

@@ -48,17 +48,15 @@ void Session::let_go_of_page(Reader& reader, size_t page) {
 
 std::shared_ptr<Session> SessionList::pin(std::span<const Hash128> keys, size_t width, bool firm,
                                           int slot) {
-  std::shared_ptr<Session> session(new Session(shared_from_this(), width, firm));
+  const auto session =
+      std::make_shared<Session>(Session::Key{}, shared_from_this(), width, firm);
   session->objects_.resize(keys.size());
   if (!firm) session->keys_.assign(keys.begin(), keys.end());
   const size_t named = claim_chunks(*session, keys.size());
   name_objects(*session, keys.first(named));
   keep_whole_pages(*session);
   apply_quota(*session);
-  std::vector<uint32_t> handles;
-  handles.reserve(named);
-  for (const PinnedObject& object : session->objects_) handles.push_back(object.handle);
-  reader_.record_recency(slot, handles);
+  reader_.record_recency(slot, session->objects_, [](const PinnedObject& object) { return object.handle; });
   return session;
 }
 
@@ -72,7 +70,7 @@ size_t SessionList::claim_chunks(Session& session, size_t objects) {
     session.chunks_.push_back(reader_.chunks().claim());
   for (const uint32_t chunk : session.chunks_)
     raise_mark(reader_.area().head->chunks_used, chunk + 1);
-  sessions_.push_back(&session);
+  session.place_ = sessions_.insert(sessions_.end(), &session);
   const size_t room = session.chunks_.size() * kChunkHandles;
   return objects <= room ? objects : room / session.width_ * session.width_;
 }
@@ -166,7 +164,7 @@ void SessionList::give_back_locked(Session& session) {
   give_back_chunks(session, 0);
   totals_.pinned_bytes -= session.nbytes_;
   session.ledger_.add_to(totals_.reads);
-  sessions_.remove(&session);
+  sessions_.erase(session.place_);
 }
 
 SessionTotals SessionList::totals() {

@@ -26,7 +26,11 @@ class SessionList;
 // Objects of `pages` pages, `width` of them a page (its components), page after page. A page is held
 // whole or not at all.
 class Session : public std::enable_shared_from_this<Session> {
+  struct Key;
+
  public:
+  Session(Key, std::shared_ptr<SessionList> list, size_t width, bool firm)
+      : list_(std::move(list)), width_(width), firm_(firm) {}
   ~Session();
 
   size_t pages() const { return objects_.size() / width_; }
@@ -60,8 +64,7 @@ class Session : public std::enable_shared_from_this<Session> {
   friend class SessionList;
   static constexpr uint32_t kClosed = 1u << 31;
 
-  Session(std::shared_ptr<SessionList> list, size_t width, bool firm)
-      : list_(std::move(list)), width_(width), firm_(firm) {}
+  struct Key {};  // only SessionList makes sessions
   bool try_drop();
   void let_go_of_page(Reader& reader, size_t page);
 
@@ -76,6 +79,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<bool> dropped_{false};
   std::atomic<bool> ended_{false};
   std::atomic<bool> returned_{false};
+  std::list<Session*>::iterator place_;  // in the list, until returned
   ReadLedger ledger_;
   ForkGuard guard_;
 };
