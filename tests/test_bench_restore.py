@@ -16,7 +16,7 @@ from sglang_umbp.bench.cache_size import FALLBACK_NBYTES, last_level_cache_nbyte
 from sglang_umbp.bench.command import options_from
 from sglang_umbp.bench.options import ROLES, plan_sizes
 from sglang_umbp.bench.pattern import Pattern
-from sglang_umbp.bench.stats import percentiles, summarize
+from sglang_umbp.bench.stats import paired, percentiles, summarize
 from sglang_umbp.bench.targets import EmbeddedTarget, RankPort, Rows
 from sglang_umbp.bench.workload import Turns, Workload, page_hash
 from sglang_umbp.cli import build_parser, main
@@ -268,6 +268,13 @@ def test_sizes_stay_within_the_memory_that_is_allowed() -> None:
     assert total * options.request_nbytes < 6 << 30
 
 
+def test_more_than_the_memory_allowed_is_refused_with_both_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("--pages", "512", "--ranks", "1,16", "--memory-mib", "64") == 2
+    told = capsys.readouterr().err
+    assert "--pages 512 with --ranks 16 need " in told
+    assert "MiB; allowed: --memory-mib 64" in told
+
+
 def test_no_address_comes_back_before_all_others_were_used() -> None:
     turns = Turns(requests=4, slots=5)
     taken = [turns.take() for _ in range(20)]
@@ -336,6 +343,17 @@ def test_the_cache_size_is_read_from_the_system_or_assumed(tmp_path: Path) -> No
         (tmp_path / f"index{index}").mkdir()
         (tmp_path / f"index{index}" / "size").write_text(size)
     assert last_level_cache_nbytes(tmp_path) == 96 << 20
+
+
+def test_pairs_are_compared_sample_by_sample() -> None:
+    drifting = [float(n) for n in range(1, 101)]
+    compared = paired([each + 3.0 for each in drifting], drifting[:50] + [each + 1 for each in drifting[50:]])
+    assert compared.difference == 2.5
+    assert 0.05 < compared.error < 0.15
+    assert paired([2.0, 4.0], [1.0, 2.0]).ratio == 2.0
+    for one, other in (([], []), ([1.0], [1.0, 2.0])):
+        with pytest.raises(ValueError, match="as many of both"):
+            paired(one, other)
 
 
 def test_summaries_hold_median_and_spread() -> None:

@@ -6,8 +6,9 @@ import argparse
 
 from .. import arguments
 from ..reports import Json, write_report
+from .errors import BenchArgumentsError
 from .exists import ExistsOptions, ExistsResult, run_exists
-from .micro_options import BenchArgumentsError, add_common_arguments, cache_nbytes, ratio
+from .micro_options import add_common_arguments, cache_nbytes, ratio
 from .progress import notify
 from .stats import summarize
 from .subcommand import Subparsers

@@ -6,8 +6,9 @@ import argparse
 
 from .. import arguments
 from ..reports import Json, write_report
+from .errors import BenchArgumentsError
 from .index import KEY_NBYTES, SHARED_NBYTES, IndexFigures, IndexOptions, measure_index
-from .micro_options import BenchArgumentsError, add_common_arguments, ratio
+from .micro_options import add_common_arguments, ratio
 from .progress import notify
 from .stats import summarize
 from .subcommand import Subparsers

@@ -6,14 +6,9 @@ import argparse
 from collections.abc import Sequence
 
 from .. import arguments
-from ..errors import UmbpError
 from ..geometry import PoolGeometry
 from .cache_size import last_level_cache_nbytes
 from .options import RestoreOptions
-
-
-class BenchArgumentsError(UmbpError, ValueError):
-    """Arguments that each are allowed but do not go together; the message names them and what is allowed."""
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, samples: int) -> None:

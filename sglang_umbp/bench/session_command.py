@@ -7,10 +7,10 @@ import argparse
 from .. import arguments
 from ..geometry import DEEPSEEK_V4_PRO
 from ..reports import Json, write_report
-from .micro_options import add_common_arguments, ratio, rig_options
+from .micro_options import add_common_arguments, rig_options
 from .progress import notify
 from .session import SessionFigures, run_sessions
-from .stats import summarize
+from .stats import paired, summarize
 from .subcommand import Subparsers
 from .tables import aligned
 from .verify import Tally
@@ -27,7 +27,7 @@ def add_parser(benches: Subparsers) -> None:
     add("--pages", type=number(1, 2048), default=32, help="of a request [%(default)s]")
     add("--layer-group", type=number(1, 4096), default=8, help="logical layers [%(default)s]")
     add("--copy-threads", type=number(1, 64), default=1, help="threads that copy one call [%(default)s]")
-    add_common_arguments(parser, samples=60)
+    add_common_arguments(parser, samples=200)
     parser.set_defaults(run=run)
 
 
@@ -60,14 +60,15 @@ def as_json(parsed: argparse.Namespace, measured: list[SessionFigures], tally: T
 
 def _shape_json(each: SessionFigures) -> Json:
     summaries = {name: summarize(each.figures[name]) for name in FIGURES}
-    saved = summaries["look_ups"].median - summaries["session"].median
+    saved = paired(each.figures["look_ups"], each.figures["session"])
     return {
         "pool": each.name,
         "calls": each.calls,
         "bytes": each.nbytes,
         **{f"{name}_us": summary.as_dict() for name, summary in summaries.items()},
-        "saved_us": round(saved, 3),
-        "ratio": ratio(summaries["session"].median, summaries["look_ups"].median),
+        "saved_us": round(saved.difference, 3),
+        "saved_error_us": round(saved.error, 3),
+        "ratio": round(1 / saved.ratio, 4),
     }
 
 
@@ -97,7 +98,7 @@ def _row(each: Json) -> tuple[str, ...]:
         f"{session['median']:.1f}",
         f"{each['pin_us']['median']:.1f}",
         f"{each['close_us']['median']:.1f}",
-        f"{each['saved_us']:.1f}",
+        f"{each['saved_us']:.1f} +- {each['saved_error_us']:.1f}",
         f"{each['ratio']:.3f}",
         f"{session['min']:.1f}..{session['max']:.1f}",
     )

@@ -39,6 +39,30 @@ def summarize(samples: Sequence[float]) -> Summary:
     )
 
 
+@dataclass(frozen=True)
+class Paired:
+    """How two interleaved ways differ, sample by sample: medians of `one - other` and of `one / other`.
+
+    `error` is the standard error of the median difference, in the samples' unit: what is within two of it may be
+    chance.
+    """
+
+    difference: float
+    ratio: float
+    error: float
+
+
+def paired(one: Sequence[float], other: Sequence[float]) -> Paired:
+    """Compares samples taken in turns. Raises ValueError when there are none, or not as many of both."""
+    first, second = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    if len(first) == 0 or len(first) != len(second):
+        raise ValueError(f"{len(first)} and {len(second)} samples; allowed: as many of both, at least one")
+    differences = first - second
+    middle_half = float(np.subtract(*np.percentile(differences, (75, 25))))
+    error = 1.2533 * middle_half / 1.349 / np.sqrt(len(differences))  # of a median; interquartile range as the spread
+    return Paired(float(np.median(differences)), float(np.median(first / second)), float(error))
+
+
 def percentiles(samples: Sequence[float], names: Sequence[int] = (50, 90, 99)) -> dict[str, float]:
     """{"p50": .., ...} of `samples`; all 0 when there are none."""
     if len(samples) == 0:

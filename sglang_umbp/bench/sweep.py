@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..geometry import PoolGeometry
+from .errors import BenchArgumentsError
 from .interleave import interleaved
-from .micro_options import BenchArgumentsError
 from .stats import summarize
 from .sweep_rig import FLOORS, WAYS, opened_sweep_rig
 from .verify import Tally

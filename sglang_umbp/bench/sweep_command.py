@@ -6,7 +6,8 @@ import argparse
 
 from .. import arguments
 from ..reports import Json, write_report
-from .micro_options import BenchArgumentsError, add_common_arguments, cache_nbytes, ratio
+from .errors import BenchArgumentsError
+from .micro_options import add_common_arguments, cache_nbytes, ratio
 from .progress import notify
 from .stats import summarize
 from .subcommand import Subparsers
