@@ -1,4 +1,4 @@
-"""Tests with the real SGLang, on a CPU. They run in the environment of `make setup-sglang` and are left out where SGLang is not.
+"""Tests with the real SGLang, on a CPU: in the environment of `make setup-sglang`; left out where SGLang is not.
 
 Importing SGLang's cache takes 15-20 s, once a process. Before the first test the copy kernels that SGLang lacks on a
 CPU get stand-ins, and its host pools stop asking for pinned memory.

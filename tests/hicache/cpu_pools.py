@@ -1,4 +1,4 @@
-"""SGLang's real device pools and host pools, small and on the CPU. A host pool needs `context.published(...)` around it.
+"""SGLang's real device pools and host pools, small, on the CPU. A host pool needs `context.published(...)` around it.
 
 Layers, heads and sizes are as small as the pools allow; tensors are filled with seeded random bytes where asked.
 """

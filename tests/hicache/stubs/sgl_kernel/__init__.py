@@ -1,4 +1,4 @@
-"""Lets the SGLang server start on a CPU that has no build of sgl-kernel: every operator is there and raises if called."""
+"""Lets the SGLang server start on a CPU without a build of sgl-kernel: every operator is there and raises if called."""
 
 __path__: list[str] = []
 
