@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,21 @@ def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
             value = int(text)
         except ValueError:
             value = minimum - 1
+        if not minimum <= value <= maximum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not allowed: expected a number from {minimum} to {maximum}")
+        return value
+
+    return parse
+
+
+def real_number(minimum: float, maximum: float) -> Callable[[str], float]:
+    """A parser of one number from `minimum` to `maximum`, fractions allowed."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
         if not minimum <= value <= maximum:
             raise argparse.ArgumentTypeError(f"{text!r} is not allowed: expected a number from {minimum} to {maximum}")
         return value
