@@ -9,6 +9,7 @@ from .errors import (
     RegionError,
     SettingsError,
     UmbpError,
+    UnsupportedHostPoolError,
     UnregisteredMemoryError,
 )
 from .layout import Component, Namespace, PageLayout
@@ -35,6 +36,7 @@ __all__ = [
     "SettingsError",
     "Status",
     "UmbpError",
+    "UnsupportedHostPoolError",
     "UnregisteredMemoryError",
     "__version__",
 ]
