@@ -9,8 +9,8 @@ from .errors import (
     RegionError,
     SettingsError,
     UmbpError,
-    UnsupportedHostPoolError,
     UnregisteredMemoryError,
+    UnsupportedHostPoolError,
 )
 from .layout import Component, Namespace, PageLayout
 from .pool import Pool
@@ -36,7 +36,7 @@ __all__ = [
     "SettingsError",
     "Status",
     "UmbpError",
-    "UnsupportedHostPoolError",
     "UnregisteredMemoryError",
+    "UnsupportedHostPoolError",
     "__version__",
 ]

@@ -38,18 +38,22 @@ def rows_to_ask(rows: int) -> list[int]:
 def fit(rows: int, extents_of: Callable[[int], Sequence[Extent]]) -> AffineFragments:
     """The fragments of a page, from the extents of some rows. Raises NotAffineError."""
     asked = rows_to_ask(rows)
-    pages = [np.array(extents_of(row), dtype=np.int64).reshape(-1, 2) for row in asked]
-    if not len(pages[0]) or (pages[0][:, 1] < 1).any():
+    pages = [_as_arrays(extents_of(row)) for row in asked]
+    bases, sizes = pages[0]
+    if not sizes.size or (sizes < 1).any():
         raise NotAffineError("a page has no bytes, or an empty fragment")
-    if any(len(page) != len(pages[0]) or (page[:, 1] != pages[0][:, 1]).any() for page in pages):
+    if any(not np.array_equal(others, sizes) for _, others in pages):
         raise NotAffineError("pages differ in the number or the sizes of their fragments")
-    sizes = pages[0][:, 1]
-    bases = pages[0][:, 0]
-    strides = pages[1][:, 0] - bases if rows > 1 else sizes
-    for row, page in zip(asked, pages, strict=True):
-        if (page[:, 0] != bases + row * strides).any():
+    strides = pages[1][0] - bases if rows > 1 else sizes
+    for row, (addresses, _) in zip(asked, pages, strict=True):
+        if (addresses != bases + row * strides).any():
             raise NotAffineError(f"page {row} does not lie where rows 0 and 1 say")
     return AffineFragments(bases, strides, sizes)
+
+
+def _as_arrays(extents: Sequence[Extent]) -> tuple[np.ndarray, np.ndarray]:
+    pairs = np.array(extents, dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0].copy(), pairs[:, 1].copy()
 
 
 def check_covers(fragments: AffineFragments, rows: int, regions: Sequence[Extent]) -> None:

@@ -45,7 +45,7 @@ def layouts_of(pool: Pool, pages: HostPages):
 
 
 @pytest.mark.parametrize(
-    "kind, layout",
+    ("kind", "layout"),
     [("mha", each) for each in cpu_pools.MHA_LAYOUTS[:4]] + [("mla", each) for each in cpu_pools.MLA_LAYOUTS],
 )
 def test_pages_come_back_as_sglang_reads_them(pool, kind, layout):
