@@ -58,7 +58,7 @@ class HostPages:
     kind: str
     layout: str
     dtype: str
-    """The host tensors' element type. SGLang keeps every 8-bit float as uint8: see pool_identity."""
+    """Element types of the pool's buffers, joined by "+". SGLang keeps 8-bit floats as uint8: see pool_identity."""
     format_tag: str | None
     page_size: int
     """Host indices a page."""
@@ -71,6 +71,8 @@ class HostPages:
     regions: tuple[Extent, ...]
     """(address, nbytes) of the memory to register."""
     host_pool: Any = field(repr=False)
+    by_head_slice: bool = False
+    """Whether parts are slices of the heads, named by their place among tp_lcm_size slices."""
     moving: bool = False
     """Whether SGLang moves pages: rows hold only inside ``steady``."""
 
@@ -129,22 +131,23 @@ def describe_host_pool(host_pool: Any, name: str, config: HiCacheStorageConfig) 
         return None
     kind = kind_of(host_pool, name)
     try:
-        fragments, regions = _measure(host_pool, kind, name, config)
-        parts = _parts(host_pool, kind, fragments, config)
+        buffers = _buffers(host_pool, kind, name)
+        regions = extents_of_tensors(buffers)
+        fragments = _measure(host_pool, kind, regions)
     except NotAffineError as error:
         raise refusal(host_pool, name, str(error)) from error
     return HostPages(
         name=str(name),
         kind=kind.name,
         layout=host_pool.layout,
-        dtype=str(host_pool.dtype).removeprefix("torch."),
+        dtype="+".join(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in buffers)),
         format_tag=host_pool.storage_format_tag,
         page_size=host_pool.logical_page_size,
         rows=_rows(host_pool),
         first_layer=int(getattr(host_pool, "start_layer", 0)),
         layer_count=_layer_count(host_pool, kind),
         replicable=kind.replicable,
-        parts=parts,
+        parts=(_part(WHOLE_PAGE, fragments, _layers(host_pool, kind, len(fragments.sizes))),),
         regions=tuple(regions),
         host_pool=host_pool,
         moving=kind.doors[host_pool.layout] == kinds.BY_ENVELOPE,
@@ -159,15 +162,12 @@ def _layer_count(host_pool: Any, kind: HostPoolKind) -> int:
     return int(host_pool.num_mamba_layers if kind.name == "mamba" else host_pool.layer_num)
 
 
-def _measure(
-    host_pool: Any, kind: HostPoolKind, name: str, config: HiCacheStorageConfig
-) -> tuple[AffineFragments, list[Extent]]:
-    """The fragments of a page and the memory they lie in."""
-    regions = extents_of_tensors(_buffers(host_pool, kind, name))
+def _measure(host_pool: Any, kind: HostPoolKind, regions: list[Extent]) -> AffineFragments:
+    """The fragments of a page, proved to fill the pool's buffers."""
     rows = _rows(host_pool)
     fragments = fit(rows, _door(host_pool, kind))
     check_covers(fragments, rows, regions)
-    return fragments, regions
+    return fragments
 
 
 def _buffers(host_pool: Any, kind: HostPoolKind, name: str) -> list[Any]:
@@ -198,13 +198,6 @@ def _door(host_pool: Any, kind: HostPoolKind) -> Callable[[int], list[Extent]]:
         return extents_of_view(host_pool.kv_buffer[row])
 
     return {kinds.BY_POINTERS: by_pointers, kinds.BY_VIEW: by_view, kinds.BY_ROW: by_row}[door]
-
-
-def _parts(
-    host_pool: Any, kind: HostPoolKind, fragments: AffineFragments, config: HiCacheStorageConfig
-) -> tuple[PagePart, ...]:
-    layers = _layers(host_pool, kind, len(fragments.sizes))
-    return (_part(WHOLE_PAGE, fragments, layers),)
 
 
 def _layers(host_pool: Any, kind: HostPoolKind, count: int) -> tuple[int, ...]:
