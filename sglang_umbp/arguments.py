@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from .geometry import GeometryError, PoolGeometry, parse_pools
@@ -51,6 +51,29 @@ def number_list(minimum: int, maximum: int) -> Callable[[str], tuple[int, ...]]:
         return values
 
     return parse
+
+
+def names(allowed: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
+    """A parser of different names separated by commas, each one of `allowed`."""
+    known = tuple(allowed)
+
+    def parse(text: str) -> tuple[str, ...]:
+        values = tuple(item.strip() for item in text.split(","))
+        if len(set(values)) != len(values) or not set(values) <= set(known):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not allowed: expected different ones of {', '.join(known)}, separated by commas"
+            )
+        return values
+
+    return parse
+
+
+def folder(text: str) -> Path:
+    """A directory that exists."""
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: expected a directory that exists")
+    return path
 
 
 def output_file(text: str) -> Path:
