@@ -1,1 +1,1 @@
-"""The HiCache storage backend of SGLang. Modules that import sglang or torch say so; importing this one does not."""
+"""The connector to SGLang's HiCache: imports sglang and torch, and nothing else of the package imports it."""
