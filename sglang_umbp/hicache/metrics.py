@@ -240,7 +240,7 @@ class Server:
         self._labels = labels
         self._snapshot = snapshot
         registry = prometheus_client.CollectorRegistry()
-        registry.register(self)  # type: ignore[arg-type]
+        registry.register(self)
         try:
             self._server, self._thread = prometheus_client.start_http_server(port, "127.0.0.1", registry)
         except OSError as error:

@@ -26,12 +26,12 @@ from sglang.srt.observability.metrics_collector import StorageMetrics
 from ..errors import SettingsError
 from . import hits
 from .extra_config import StoreSettings, read_settings
-from .host_pages import describe_host_pool
+from .host_pages import HostPages, describe_host_pool
 from .page_tensors import PageTensors
-from .pool_identity import pool_namespace_name
+from .pool_identity import pool_namespace_name, published_kv_format
 from .resources import Resources
 from .store_lines import closing_line, opening_line, pool_line, warnings
-from .stored_pool import StoredPool, store_pool
+from .stored_pool import StoredPool
 
 ANCHOR = PoolName.KV.value
 logger = logging.getLogger(__name__)
@@ -92,19 +92,16 @@ class UmbpStore(HiCacheStorage):  # type: ignore[misc]  # SGLang has no types
         if self._all_registered:
             logger.info("umbp store: host pool registered later: %s", pool_line(name, self._pools[name]))
 
-    def _stored(self, pages: Any) -> StoredPool:
+    def _stored(self, pages: HostPages) -> StoredPool:
         connector = self.settings.connector
-        names = [
-            pool_namespace_name(
-                pages,
-                part,
-                self.config,
-                model_revision=connector.model_revision,
-                tag=connector.extra_backend_tag,
-            )
-            for part in range(len(pages.parts))
-        ]
-        return store_pool(self._pool, pages, names, self._held)
+        name = pool_namespace_name(
+            pages,
+            self.config,
+            model_revision=connector.model_revision,
+            tag=connector.extra_backend_tag,
+            kv_format=published_kv_format(),
+        )
+        return StoredPool(self._pool, pages, name, self._held)
 
     # Look-ups ------------------------------------------------------------------------------------------
 
@@ -291,7 +288,7 @@ class UmbpStore(HiCacheStorage):  # type: ignore[misc]  # SGLang has no types
                 anchor = self._pools.get(ANCHOR)
                 if anchor is None:
                     raise SettingsError("pages as tensors need a host pool that holds bytes; set interface_v1 to 1")
-                self._tensors = PageTensors(self._pool, anchor.parts[0].namespace.name)
+                self._tensors = PageTensors(self._pool, anchor.namespace.name)
             return action(self._tensors)
         except Exception as error:
             self._faults.caught(call, error)

@@ -34,7 +34,7 @@ def pool_line(name: str, stored: StoredPool | None) -> str:
     if stored is None:
         return f"{name}: indices only"
     pages = stored.pages
-    objects = f"{len(stored.parts)} objects, " if len(stored.parts) > 1 else ""
+    objects = f"{len(pages.parts)} objects, " if len(pages.parts) > 1 else ""
     return (
         f"{name}: {pages.kind} {pages.layout} {pages.dtype}, {pages.page_size} tokens a page of "
         f"{size_text(stored.page_bytes)} in {objects}{stored.fragments} fragments"
@@ -43,7 +43,7 @@ def pool_line(name: str, stored: StoredPool | None) -> str:
 
 def identity_text(config: HiCacheStorageConfig, settings: StoreSettings, pools: Pools) -> str:
     """Twelve digits that differ where pages would not be found, and what a person can tell of it."""
-    names = [part.namespace.name for stored in pools.values() if stored is not None for part in stored.parts]
+    names = [stored.namespace.name for stored in pools.values() if stored is not None]
     digits = hashlib.blake2b(b"".join(sorted(names)), digest_size=6).hexdigest()
     connector = settings.connector
     return (
@@ -84,4 +84,4 @@ def closing_line(pool: Pool, tally: Tally, faults: Faults) -> str:
 
 
 def _is_local_path(model_name: str | None) -> bool:
-    return bool(model_name) and (model_name.startswith(("/", "./", "../", "~")) or Path(model_name).is_dir())
+    return bool(model_name and (model_name.startswith(("/", "./", "../", "~")) or Path(model_name).is_dir()))
