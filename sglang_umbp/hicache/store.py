@@ -37,7 +37,7 @@ ANCHOR = PoolName.KV.value
 logger = logging.getLogger(__name__)
 
 
-class UmbpStore(HiCacheStorage):  # type: ignore[misc]  # SGLang has no types
+class UmbpStore(HiCacheStorage):
     """SGLang's storage interface over one embedded pool, which lives from the constructor to ``close``."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, mem_pool_host: Any = None) -> None:
@@ -151,9 +151,13 @@ class UmbpStore(HiCacheStorage):  # type: ignore[misc]  # SGLang has no types
         return PoolTransferResult(together.pages, boundaries, together.lengths)
 
     def _verdict(self, transfer: PoolTransfer, query: list[str]) -> hits.Verdict:
-        stored = self._side_pool(transfer, "batch_exists_v2")
-        if stored is None:
+        name = str(transfer.name)
+        if name not in self._pools:
+            self._faults.refused("batch_exists_v2", "unknown_pool", self._unknown(name))
             return hits.Verdict(0, ())
+        stored = self._pools[name]
+        if stored is None:
+            return hits.Verdict(len(query), None)  # no bytes, nothing to limit
         if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
             pages = stored.prefix(query)
             return hits.Verdict(pages, range(1, pages + 1))
@@ -161,7 +165,7 @@ class UmbpStore(HiCacheStorage):  # type: ignore[misc]  # SGLang has no types
             return hits.trailing_pages(stored.present(query), max(1, len(transfer.keys or ())))
         if transfer.hit_policy == PoolHitPolicy.BLOCK_GROUPS:
             return _block_groups(stored, transfer, query)
-        self._faults.refused("batch_exists_v2", "unknown_policy", f"{transfer.name}: {transfer.hit_policy}")
+        self._faults.refused("batch_exists_v2", "unknown_policy", f"{name}: {transfer.hit_policy}")
         return hits.Verdict(0, ())
 
     def _counted(self, keys: Sequence[str], found: int) -> int:
@@ -234,12 +238,6 @@ class UmbpStore(HiCacheStorage):  # type: ignore[misc]  # SGLang has no types
         self._held.let_go_of_old()
         prefix = None if extra_info is None else extra_info.prefix_keys
         return stored.put(keys, host_indices, None if prefix is None else len(prefix))
-
-    def _side_pool(self, transfer: PoolTransfer, call: str) -> StoredPool | None:
-        stored = self._pools.get(str(transfer.name))
-        if stored is None:
-            self._faults.refused(call, "unknown_pool", self._unknown(str(transfer.name)))
-        return stored
 
     def _unknown(self, name: str) -> str:
         return f"host pool {name!r} was not registered; there are {', '.join(self._pools) or 'none'}"
