@@ -1,1 +1,1 @@
-"""The SGLang connector. The only part of the package that imports sglang or torch; nothing outside it imports this."""
+"""The connector to SGLang's HiCache: imports sglang and torch, and nothing else of the package imports it."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .host_pages import HostPages
 
-FORMAT = b"1"
+FORMAT = "1"
 """Raised with every change of what is stored, so that older pages are not found."""
 
 
@@ -31,52 +31,64 @@ def pool_namespace_name(
     model_revision: the weights' revision or fingerprint, "" if unknown. tag: the operator's. kv_format: see
     ``published_kv_format``. Raises SettingsError: SGLang gave no model name.
     """
+    facts = pool_identity(pages, config, model_revision=model_revision, tag=tag, kv_format=kv_format)
+    return encode_identity(*((fact, value.encode()) for fact, value in facts.items()))
+
+
+def pool_identity(
+    pages: HostPages,
+    config: HiCacheStorageConfig,
+    *,
+    model_revision: str,
+    tag: str,
+    kv_format: str,
+) -> dict[str, str]:
+    """What ``pool_namespace_name`` is made of, to be read by people. Raises SettingsError as it does."""
     if not config.model_name:
         raise SettingsError("SGLang gave no model name: start it with --served-model-name or --model-path")
-    return encode_identity(
-        ("format", FORMAT),
-        ("model", config.model_name.encode()),
-        ("revision", model_revision.encode()),
-        ("tag", tag.encode()),
-        ("pool", pages.name.encode()),
-        ("layout", page_fingerprint(pages, kv_format).encode()),
-        ("shard", shard_coordinates(pages, config).encode()),
-    )
+    return {
+        "format": FORMAT,
+        "model": config.model_name,
+        "revision": model_revision,
+        "tag": tag,
+        "pool": pages.name,
+        **page_fingerprint(pages, kv_format),
+        **shard_coordinates(pages, config),
+    }
 
 
-def page_fingerprint(pages: HostPages, kv_format: str) -> str:
+def page_fingerprint(pages: HostPages, kv_format: str) -> dict[str, str]:
     """What the bytes of a page mean: kind, layout, element types, tokens, layers and every fragment's size."""
-    facts = {
+    return {
         "kind": pages.kind,
         "layout": pages.layout,
         "dtype": pages.dtype,
-        # 8-bit elements of any format look alike in the host pool.
+        # Elements of 8 bits look alike in a host pool, whatever their format.
         "kv": kv_format if "uint8" in pages.dtype.split("+") else "",
-        "page": pages.page_size,
+        "page": str(pages.page_size),
         "layers": f"{pages.first_layer}+{pages.layer_count}",
         "sizes": "/".join(dict.fromkeys(_sizes(part.sizes) for part in pages.parts)),
-        "tag": pages.format_tag or "",
+        "page_format": pages.format_tag or "",
     }
-    return " ".join(f"{name}={str(value).replace(' ', '%20')}" for name, value in facts.items())
 
 
-def shard_coordinates(pages: HostPages, config: HiCacheStorageConfig) -> str:
-    """Which part of the model the pages hold, one coordinate for each way in which ranks differ.
+def shard_coordinates(pages: HostPages, config: HiCacheStorageConfig) -> dict[str, str]:
+    """Which part of the model the pages hold: one coordinate for each way in which ranks differ.
 
     A replicated pool has no tensor- or data-parallel coordinate: one copy serves those ranks. Pipeline stages hold
-    other layers, and context-parallel ranks other tokens or layers, of replicated pools too. Heads that are named by
-    their slice (``pages.by_head_slice``) have no tensor-parallel rank: the slice is in the component's name.
+    other layers and context-parallel ranks other tokens, of replicated pools too. Heads named by their slice
+    (``pages.by_head_slice``) have no tensor-parallel rank either: the slice is in the component's name.
     """
-    facts = {"pp": (config.pp_rank, config.pp_size)}
+    facts = {"pp": f"{config.pp_rank}/{config.pp_size}"}
     if config.attn_cp_size > 1:
-        facts["cp"] = (config.attn_cp_rank, config.attn_cp_size)
+        facts["cp"] = f"{config.attn_cp_rank}/{config.attn_cp_size}"
     if config.dcp_size > 1:
-        facts["dcp"] = (config.dcp_rank, config.dcp_size)
+        facts["dcp"] = f"{config.dcp_rank}/{config.dcp_size}"
     if not is_replicated(pages, config):
-        facts["dp"] = (config.dp_rank, 0)
+        facts["dp"] = str(config.dp_rank)
         if not pages.by_head_slice:
-            facts["tp"] = (config.tp_rank, config.tp_size)
-    return " ".join(f"{name}{rank}/{size}" for name, (rank, size) in facts.items())
+            facts["tp"] = f"{config.tp_rank}/{config.tp_size}"
+    return facts
 
 
 def is_replicated(pages: HostPages, config: HiCacheStorageConfig) -> bool:
