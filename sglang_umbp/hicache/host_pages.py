@@ -16,7 +16,9 @@ from .host_pool_kinds import HostPoolKind, class_name, kind_of, refusal
 from .page_doors import (
     HeadSlices,
     buffers_of,
+    dtype_of,
     envelope_fragments,
+    geometry_of,
     head_slices,
     layer_count,
     page_door,
@@ -60,7 +62,9 @@ class HostPages:
     kind: str
     layout: str
     dtype: str
-    """Element types of the pool's buffers, joined by "+". SGLang keeps 8-bit floats as uint8: see pool_identity."""
+    """Element types of the pool's buffers, "+" between. SGLang keeps 8-bit floats as uint8: see pool_identity."""
+    geometry: str
+    """What else changes the meaning or the order of a page's bytes: "head_dim=128 ..."."""
     format_tag: str | None
     page_size: int
     """Host indices a page."""
@@ -160,7 +164,8 @@ def _describe(host_pool: Any, name: str, kind: HostPoolKind, config: HiCacheStor
         name=name,
         kind=kind.name,
         layout=host_pool.layout,
-        dtype="+".join(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in buffers)),
+        dtype=dtype_of(buffers),
+        geometry=geometry_of(host_pool, kind),
         format_tag=host_pool.storage_format_tag,
         page_size=page_size_of(host_pool, name, kind, config),
         rows=rows,

@@ -83,6 +83,21 @@ def buffers_of(host_pool: Any, name: str, kind: HostPoolKind) -> list[Any]:
     return buffers
 
 
+def dtype_of(buffers: list[Any]) -> str:
+    """The buffers' element type; all of them in order, where they differ."""
+    names = [str(tensor.dtype).removeprefix("torch.") for tensor in buffers]
+    return names[0] if len(set(names)) == 1 else "+".join(names)
+
+
+def geometry_of(host_pool: Any, kind: HostPoolKind) -> str:
+    """The attributes of ``kind.geometry``, and what a pool of bytes holds in truth where it says so."""
+    facts = {name: getattr(host_pool, name) for name in kind.geometry}
+    if kind.name == "deepseek_v4_state":
+        states = (pool.kv_score_buffer.kv_score for pool in host_pool.state_pools)
+        facts["states"] = "+".join(dict.fromkeys(str(state.dtype).removeprefix("torch.") for state in states))
+    return " ".join(f"{name}={value}" for name, value in facts.items())
+
+
 def page_door(host_pool: Any, name: str, kind: HostPoolKind, slices: HeadSlices | None) -> PageDoor:
     """The way to ask this pool for the extents of a page."""
     import torch
