@@ -22,6 +22,7 @@ from .verify import Tally
 
 WAYS = ("store", "native", "file")
 CAPACITY_BATCHES = 4  # puts evict from the fifth batch on; what was looked up (half of it at most) stays
+LEAST_ROWS = 64  # SGLang's MLA pool indexes its pages by layer in page_first_direct: as many as layers, 61
 WARM_UP = CAPACITY_BATCHES + 1
 
 
@@ -34,6 +35,7 @@ class ConnectorOptions:
     layout: str
     samples: int
     settings: Mapping[str, Any]
+    torch_threads: int
     file_dir: Path | None
     cache_nbytes: int
     seed: int
@@ -63,13 +65,26 @@ def run_connector(options: ConnectorOptions, notify: Callable[[str], None]) -> C
     figures: dict[str, ModelFigures] = {}
     tally = Tally()
     notify("importing SGLang")
-    with sglang_published(options.layout):
+    with sglang_published(options.layout), torch_threads(options.torch_threads):
         for name in options.models:
             notify(name)
-            model = BUILDERS[name](2 * options.pages + 1, options.layout)
+            model = BUILDERS[name](max(2 * options.pages + 1, LEAST_ROWS), options.layout)
             with _opened(model, options) as ways:
                 figures[name] = ModelRun(model, ways, options, tally).run()
     return ConnectorResult(options, figures, tally)
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """So many threads for torch's copies: with more than there are idle cores, each copy waits for the last of them."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
