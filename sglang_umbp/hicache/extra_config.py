@@ -58,7 +58,7 @@ class ConnectorSettings:
         "UMBP_HOLD_LOOKUPS",
     )
     hold_s: float = setting(
-        30.0,
+        10.0,
         Real(0.001, 3600, "seconds"),
         "after this the pages of a look-up that SGLang did not load are let go of",
         "UMBP_HOLD_S",

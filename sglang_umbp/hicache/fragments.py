@@ -18,13 +18,20 @@ class NotAffineError(ValueError):
     """The pages do not lie as address = base + row * stride; the message says where."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AffineFragments:
     """Fragment j of row r is sizes[j] bytes at bases[j] + r * strides[j]. int64 arrays."""
 
     bases: np.ndarray
     strides: np.ndarray
     sizes: np.ndarray
+
+    def cut(self, pieces: int) -> list[AffineFragments]:
+        """Consecutive pieces of so many fragments each. Raises NotAffineError: they do not divide."""
+        if len(self.sizes) % pieces:
+            raise NotAffineError(f"{len(self.sizes)} fragments a page are not {pieces} equal pieces")
+        split = (np.split(array, pieces) for array in (self.bases, self.strides, self.sizes))
+        return [AffineFragments(*arrays) for arrays in zip(*split, strict=True)]
 
 
 def rows_to_ask(rows: int) -> list[int]:

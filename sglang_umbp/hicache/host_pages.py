@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,16 +11,18 @@ import numpy as np
 
 from ..errors import InvalidBatchError
 from . import host_pool_kinds as kinds
-from .fragments import (
-    AffineFragments,
-    Extent,
-    NotAffineError,
-    check_covers,
-    extents_of_tensors,
-    extents_of_view,
-    fit,
-)
+from .fragments import AffineFragments, Extent, NotAffineError, check_covers, extents_of_tensors, fit
 from .host_pool_kinds import HostPoolKind, class_name, kind_of, refusal
+from .page_doors import (
+    HeadSlices,
+    buffers_of,
+    envelope_fragments,
+    head_slices,
+    layer_count,
+    page_door,
+    page_size_of,
+    rows_of_pool,
+)
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 WHOLE_PAGE = "page"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PagePart:
     """One stored object of a page: fragment j of row r is sizes[j] bytes at bases[j] + r * strides[j].
 
@@ -49,16 +51,16 @@ class PagePart:
         return int(self.sizes.sum())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HostPages:
-    """Where the pages of one SGLang host pool lie. Immutable; holds the host pool, whose memory it describes."""
+    """Where the pages of one SGLang host pool lie. Immutable; keeps the host pool, but not past its destroy()."""
 
     name: str
     """SGLang's PoolName, as a string."""
     kind: str
     layout: str
     dtype: str
-    """The host tensors' element type. SGLang keeps every 8-bit float as uint8: see pool_identity."""
+    """Element types of the pool's buffers, joined by "+". SGLang keeps 8-bit floats as uint8: see pool_identity."""
     format_tag: str | None
     page_size: int
     """Host indices a page."""
@@ -69,8 +71,10 @@ class HostPages:
     """Whether tensor-parallel ranks hold the same bytes where SGLang calls the model's pools replicated."""
     parts: tuple[PagePart, ...]
     regions: tuple[Extent, ...]
-    """(address, nbytes) of the memory to register."""
+    """(address, nbytes) of the memory to register. Pools that share an arena have the same one."""
     host_pool: Any = field(repr=False)
+    by_head_slice: bool = False
+    """Whether parts are slices of the heads, named by their place among tp_lcm_size slices."""
     moving: bool = False
     """Whether SGLang moves pages: rows hold only inside ``steady``."""
 
@@ -91,21 +95,28 @@ class HostPages:
         rows = pages[:, 0] // self.page_size
         if (pages != (rows * self.page_size)[:, None] + np.arange(self.page_size)).any():
             raise InvalidBatchError(f"host indices of {self.name!r} are not aligned runs of {self.page_size}")
+        self._check_range(rows)
+        return self._where_now(pages.reshape(-1)) if self.moving else rows
+
+    def _check_range(self, rows: np.ndarray) -> None:
         if rows.size and (rows.min() < 0 or rows.max() >= self.rows):
             raise InvalidBatchError(
                 f"pages {rows.min()} to {rows.max()} of {self.name!r}; allowed: 0 to {self.rows - 1}"
             )
-        return self._where_now(indices) if self.moving else rows
 
     def _where_now(self, indices: np.ndarray) -> np.ndarray:
         """Rows of pages that move, from SGLang's own table of them."""
         import torch
 
-        pointers, _ = self.host_pool.get_page_buffer_meta(torch.from_numpy(indices))
+        try:
+            pointers, _ = self.host_pool.get_page_buffer_meta(torch.from_numpy(indices))
+        except AssertionError as error:  # SGLang's answer for a page that nobody allocated
+            raise InvalidBatchError(f"host indices of {self.name!r}: {error}") from error
         part = self.parts[0]
         rows, rest = np.divmod(np.array(pointers, dtype=np.int64) - part.bases[0], part.strides[0])
-        if rest.any() or (rows.size and (rows.min() < 0 or rows.max() >= self.rows)):
-            raise InvalidBatchError(f"SGLang places pages of {self.name!r} outside their arena")
+        if rest.any():
+            raise InvalidBatchError(f"pages of {self.name!r} lie off the grid of {part.strides[0]} bytes")
+        self._check_range(rows)
         return rows
 
     @contextmanager
@@ -129,92 +140,55 @@ def describe_host_pool(host_pool: Any, name: str, config: HiCacheStorageConfig) 
         return None
     kind = kind_of(host_pool, name)
     try:
-        fragments, regions = _measure(host_pool, kind, name, config)
-        parts = _parts(host_pool, kind, fragments, config)
+        return _describe(host_pool, str(name), kind, config)
     except NotAffineError as error:
         raise refusal(host_pool, name, str(error)) from error
+
+
+def _describe(host_pool: Any, name: str, kind: HostPoolKind, config: HiCacheStorageConfig) -> HostPages:
+    moving = kind.doors[host_pool.layout] == kinds.BY_ENVELOPE
+    slices = head_slices(host_pool, name, kind, config)
+    buffers = buffers_of(host_pool, name, kind)
+    regions = extents_of_tensors(buffers)
+    rows = rows_of_pool(host_pool)
+    if moving:
+        fragments = envelope_fragments(host_pool)
+    else:
+        fragments = fit(rows, page_door(host_pool, name, kind, slices))
+        check_covers(fragments, rows, regions)
     return HostPages(
-        name=str(name),
+        name=name,
         kind=kind.name,
         layout=host_pool.layout,
-        dtype=str(host_pool.dtype).removeprefix("torch."),
+        dtype="+".join(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in buffers)),
         format_tag=host_pool.storage_format_tag,
-        page_size=host_pool.logical_page_size,
-        rows=_rows(host_pool),
+        page_size=page_size_of(host_pool, name, kind, config),
+        rows=rows,
         first_layer=int(getattr(host_pool, "start_layer", 0)),
-        layer_count=_layer_count(host_pool, kind),
+        layer_count=layer_count(host_pool, kind),
         replicable=kind.replicable,
-        parts=parts,
+        parts=_parts(host_pool, kind, fragments, slices),
         regions=tuple(regions),
         host_pool=host_pool,
-        moving=kind.doors[host_pool.layout] == kinds.BY_ENVELOPE,
+        by_head_slice=slices is not None,
+        moving=moving,
     )
 
 
-def _rows(host_pool: Any) -> int:
-    return int(host_pool.size) // int(host_pool.page_size)
-
-
-def _layer_count(host_pool: Any, kind: HostPoolKind) -> int:
-    return int(host_pool.num_mamba_layers if kind.name == "mamba" else host_pool.layer_num)
-
-
-def _measure(
-    host_pool: Any, kind: HostPoolKind, name: str, config: HiCacheStorageConfig
-) -> tuple[AffineFragments, list[Extent]]:
-    """The fragments of a page and the memory they lie in."""
-    regions = extents_of_tensors(_buffers(host_pool, kind, name))
-    rows = _rows(host_pool)
-    fragments = fit(rows, _door(host_pool, kind))
-    check_covers(fragments, rows, regions)
-    return fragments, regions
-
-
-def _buffers(host_pool: Any, kind: HostPoolKind, name: str) -> list[Any]:
-    found = []
-    for attribute in kind.buffers:
-        value = getattr(host_pool, attribute)
-        found += list(value) if isinstance(value, (list, tuple)) else [value]
-    if not found or any(tensor is None for tensor in found):
-        raise refusal(host_pool, name, "it has no buffer in this process")
-    return found
-
-
-def _door(host_pool: Any, kind: HostPoolKind) -> Callable[[int], list[Extent]]:
-    """The way to ask for the extents of a page, by its row."""
-    import torch
-
-    page_size = host_pool.logical_page_size
-    door = kind.doors[host_pool.layout]
-
-    def by_pointers(row: int) -> list[Extent]:
-        indices = torch.arange(row * page_size, (row + 1) * page_size, dtype=torch.int64)
-        return list(zip(*host_pool.get_page_buffer_meta(indices), strict=True))
-
-    def by_view(row: int) -> list[Extent]:
-        return extents_of_view(host_pool.get_data_page(row * page_size, flat=False))
-
-    def by_row(row: int) -> list[Extent]:
-        return extents_of_view(host_pool.kv_buffer[row])
-
-    return {kinds.BY_POINTERS: by_pointers, kinds.BY_VIEW: by_view, kinds.BY_ROW: by_row}[door]
-
-
 def _parts(
-    host_pool: Any, kind: HostPoolKind, fragments: AffineFragments, config: HiCacheStorageConfig
+    host_pool: Any, kind: HostPoolKind, fragments: AffineFragments, slices: HeadSlices | None
 ) -> tuple[PagePart, ...]:
-    layers = _layers(host_pool, kind, len(fragments.sizes))
-    return (_part(WHOLE_PAGE, fragments, layers),)
-
-
-def _layers(host_pool: Any, kind: HostPoolKind, count: int) -> tuple[int, ...]:
-    """The layer of each fragment: pools in layer_first list a page layer by layer."""
-    layers = _layer_count(host_pool, kind)
-    if host_pool.layout != "layer_first" or not layers or count % layers:
-        return (0,) * count
-    return tuple(index * layers // count for index in range(count))
+    if slices is not None:
+        pieces = fragments.cut(slices.count)
+        return tuple(
+            _part(name, piece, (0,) * len(piece.sizes)) for name, piece in zip(slices.names, pieces, strict=True)
+        )
+    count = len(fragments.sizes)
+    layers = layer_count(host_pool, kind)
+    in_layers = host_pool.layout == "layer_first" and count % layers == 0
+    return (_part(WHOLE_PAGE, fragments, tuple(j * layers // count if in_layers else 0 for j in range(count))),)
 
 
 def _part(name: str, fragments: AffineFragments, layers: tuple[int, ...]) -> PagePart:
-    offsets = np.concatenate(([0], np.cumsum(fragments.sizes)[:-1])).astype(np.int64)
-    return PagePart(name, fragments.bases, fragments.strides, fragments.sizes, offsets, layers)
+    ends = np.cumsum(fragments.sizes)
+    return PagePart(name, fragments.bases, fragments.strides, fragments.sizes, ends - fragments.sizes, layers)

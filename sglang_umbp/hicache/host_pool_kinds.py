@@ -12,17 +12,17 @@ BY_POINTERS = "pointers"
 BY_VIEW = "view"
 """The pool's view of one page; where it gives no pointers."""
 BY_ROW = "row"
-"""Row r of the buffer is page r, unbroken; where it gives neither."""
+"""Row r of each buffer is a fragment of page r; where the pool gives neither, or not all of its bytes."""
 BY_ENVELOPE = "envelope"
 """Row r of an arena in which pages move: rows are translated at each call."""
 
 
 @dataclass(frozen=True)
 class HostPoolKind:
-    """A class of host pool. buffers: attributes that hold its pages (a tensor, or several). doors: per layout."""
+    """A class of host pool. buffer: the attribute that holds its pages (a tensor, or several). doors: by layout."""
 
     name: str
-    buffers: tuple[str, ...]
+    buffer: str
     doors: dict[str, str]
     replicable: bool = False
     """Whether every tensor-parallel rank holds the same bytes, if the model's pools are replicated."""
@@ -43,27 +43,30 @@ LOGICAL_ANCHOR = _POOLS + "LogicalHostPool"
 """Hands out indices that other pools use; holds no bytes."""
 
 KINDS = {
-    _POOL_HOST + "mha.MHATokenToKVPoolHost": HostPoolKind("mha", ("kv_buffer",), _MHA),
-    _POOL_HOST + "mha.AsymmetricMHATokenToKVPoolHost": HostPoolKind("mha_asymmetric", ("kv_buffer",), _doors()),
-    _POOL_HOST + "mha.MHATokenToKOnlyPoolHost": HostPoolKind("mha_keys", ("k_buffer",), _doors("layer_first")),
+    _POOL_HOST + "mha.MHATokenToKVPoolHost": HostPoolKind("mha", "kv_buffer", _MHA),
+    _POOL_HOST + "mha.AsymmetricMHATokenToKVPoolHost": HostPoolKind("mha_asymmetric", "kv_buffer", _doors()),
+    _POOL_HOST + "mha.MHATokenToKOnlyPoolHost": HostPoolKind("mha_keys", "k_buffer", _doors("layer_first")),
     _POOL_HOST + "mla.MLATokenToKVPoolHost": HostPoolKind(
-        "mla", ("kv_buffer",), _doors(by_pointers=_THREE, by_row="page_unified"), replicable=True
+        "mla", "kv_buffer", _doors(by_pointers=_THREE, by_row="page_unified"), replicable=True
     ),
     _POOL_HOST + "dsa.DSAIndexerPoolHost": HostPoolKind(
-        "dsa_indexer", ("index_k_with_scale_buffer",), _doors("layer_first"), replicable=True
+        "dsa_indexer", "index_k_with_scale_buffer", _doors("layer_first"), replicable=True
     ),
-    _POOLS + "DeepSeekV4PagedHostPool": HostPoolKind("deepseek_v4", ("kv_buffer",), _PAGED, replicable=True),
-    _POOLS + "DeepSeekV4StateHostPool": HostPoolKind("deepseek_v4_state", ("kv_buffer",), _PAGED, replicable=True),
-    _POOL_HOST + "qsa.QSAIndexerPoolHost": HostPoolKind("qsa_indexer", ("kv_buffer",), _PAGED),
-    _POOL_HOST + "mamba.MambaPoolHost": HostPoolKind("mamba", ("kv_buffer",), _doors()),
+    _POOLS + "DeepSeekV4PagedHostPool": HostPoolKind("deepseek_v4", "kv_buffer", _PAGED, replicable=True),
+    _POOLS + "DeepSeekV4StateHostPool": HostPoolKind("deepseek_v4_state", "kv_buffer", _PAGED, replicable=True),
+    _POOL_HOST + "qsa.QSAIndexerPoolHost": HostPoolKind("qsa_indexer", "kv_buffer", _PAGED),
+    # Its pointers leave registered side states out; its list of buffers has them.
+    _POOL_HOST + "mamba.MambaPoolHost": HostPoolKind(
+        "mamba", "kv_buffer", _doors(by_pointers="", by_row="page_first page_first_direct")
+    ),
     _POOL_HOST + "minimax_m3_nvfp4.MiniMaxM3Nvfp4IndexKPoolHost": HostPoolKind(
-        "nvfp4_keys", ("kv_buffer",), _doors("layer_first")
+        "nvfp4_keys", "kv_buffer", _doors("layer_first")
     ),
     _POOL_HOST + "minimax_m3_nvfp4.MiniMaxM3Nvfp4MainKVPoolHost": HostPoolKind(
-        "nvfp4", ("kv_buffer",), _doors("layer_first")
+        "nvfp4", "kv_buffer", _doors("layer_first")
     ),
     _POOL_HOST + "unified.UnifiedPageEnvelopeHostPool": HostPoolKind(
-        "page_envelope", (), dict.fromkeys(_THREE.split(), BY_ENVELOPE)
+        "page_envelope", "", dict.fromkeys(_THREE.split(), BY_ENVELOPE)
     ),
 }
 """By the full name of the class. A subclass may keep its bytes elsewhere: it is another kind."""

@@ -1,0 +1,113 @@
+"""The identity of a host pool's pages: what must agree before one process may read what another stored."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ..errors import SettingsError
+from ..identity import encode_identity
+
+if TYPE_CHECKING:
+    import numpy as np
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
+
+    from .host_pages import HostPages
+
+FORMAT = "1"
+"""Raised with every change of what is stored, so that older pages are not found."""
+
+
+def pool_namespace_name(
+    pages: HostPages,
+    config: HiCacheStorageConfig,
+    *,
+    model_revision: str,
+    tag: str,
+    kv_format: str,
+) -> bytes:
+    """The name of the namespace that holds these pages; its components are the names of ``pages.parts``.
+
+    model_revision: the weights' revision or fingerprint, "" if unknown. tag: the operator's. kv_format: see
+    ``published_kv_format``. Raises SettingsError: SGLang gave no model name.
+    """
+    facts = pool_identity(pages, config, model_revision=model_revision, tag=tag, kv_format=kv_format)
+    return encode_identity(*((fact, value.encode()) for fact, value in facts.items()))
+
+
+def pool_identity(
+    pages: HostPages,
+    config: HiCacheStorageConfig,
+    *,
+    model_revision: str,
+    tag: str,
+    kv_format: str,
+) -> dict[str, str]:
+    """What ``pool_namespace_name`` is made of, to be read by people. Raises SettingsError as it does."""
+    if not config.model_name:
+        raise SettingsError("SGLang gave no model name: start it with --served-model-name or --model-path")
+    return {
+        "format": FORMAT,
+        "model": config.model_name,
+        "revision": model_revision,
+        "tag": tag,
+        "pool": pages.name,
+        **page_fingerprint(pages, kv_format),
+        **shard_coordinates(pages, config),
+    }
+
+
+def page_fingerprint(pages: HostPages, kv_format: str) -> dict[str, str]:
+    """What the bytes of a page mean: kind, layout, element types, tokens, layers and every fragment's size."""
+    return {
+        "kind": pages.kind,
+        "layout": pages.layout,
+        "dtype": pages.dtype,
+        # Elements of 8 bits look alike in a host pool, whatever their format.
+        "kv": kv_format if "uint8" in pages.dtype.split("+") else "",
+        "page": str(pages.page_size),
+        "layers": f"{pages.first_layer}+{pages.layer_count}",
+        "sizes": "/".join(dict.fromkeys(_sizes(part.sizes) for part in pages.parts)),
+        "page_format": pages.format_tag or "",
+    }
+
+
+def shard_coordinates(pages: HostPages, config: HiCacheStorageConfig) -> dict[str, str]:
+    """Which part of the model the pages hold: one coordinate for each way in which ranks differ.
+
+    A replicated pool has no tensor- or data-parallel coordinate: one copy serves those ranks. Pipeline stages hold
+    other layers and context-parallel ranks other tokens, of replicated pools too. Heads named by their slice
+    (``pages.by_head_slice``) have no tensor-parallel rank either: the slice is in the component's name.
+    """
+    facts = {"pp": f"{config.pp_rank}/{config.pp_size}"}
+    if config.attn_cp_size > 1:
+        facts["cp"] = f"{config.attn_cp_rank}/{config.attn_cp_size}"
+    if config.dcp_size > 1:
+        facts["dcp"] = f"{config.dcp_rank}/{config.dcp_size}"
+    if not is_replicated(pages, config):
+        facts["dp"] = str(config.dp_rank)
+        if not pages.by_head_slice:
+            facts["tp"] = f"{config.tp_rank}/{config.tp_size}"
+    return facts
+
+
+def is_replicated(pages: HostPages, config: HiCacheStorageConfig) -> bool:
+    """Whether every tensor- and data-parallel rank holds the same bytes: SGLang lets one of them write."""
+    return pages.replicable and config.is_mla_model
+
+
+def published_kv_format() -> str:
+    """The KV cache's element format as SGLang was told, with what 8-bit floats are on this machine.
+
+    Host pools keep 8-bit elements of every format as uint8: this tells them apart.
+    """
+    from sglang.kernels.ops.quantization.fp8_kernel import fp8_dtype
+    from sglang.srt.runtime_context import get_model, get_spec
+
+    draft = get_spec().speculative_draft_kv_cache_dtype
+    return f"{get_model().kv_cache_dtype},{draft},{str(fp8_dtype).removeprefix('torch.')}"
+
+
+def _sizes(sizes: np.ndarray) -> str:
+    """Fragment sizes in order, repeats counted: 1024x30,512x1."""
+    return ",".join(f"{nbytes}x{len(list(run))}" for nbytes, run in groupby(sizes.tolist()))
