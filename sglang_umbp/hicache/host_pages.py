@@ -11,12 +11,14 @@ import numpy as np
 
 from ..errors import InvalidBatchError
 from . import host_pool_kinds as kinds
-from .fragments import AffineFragments, Extent, NotAffineError, check_covers, extents_of_tensors, fit
+from .fragments import AffineFragments, Extent, PagePlacementError, check_covers, extents_of_tensors, fit
 from .host_pool_kinds import HostPoolKind, class_name, kind_of, refusal
 from .page_doors import (
     HeadSlices,
     buffers_of,
+    dtype_of,
     envelope_fragments,
+    geometry_of,
     head_slices,
     layer_count,
     page_door,
@@ -60,7 +62,9 @@ class HostPages:
     kind: str
     layout: str
     dtype: str
-    """Element types of the pool's buffers, joined by "+". SGLang keeps 8-bit floats as uint8: see pool_identity."""
+    """Element types of the pool's buffers, "+" between. SGLang keeps 8-bit floats as uint8: see pool_identity."""
+    geometry: str
+    """What else changes the meaning or the order of a page's bytes: "head_dim=128 ..."."""
     format_tag: str | None
     page_size: int
     """Host indices a page."""
@@ -141,7 +145,7 @@ def describe_host_pool(host_pool: Any, name: str, config: HiCacheStorageConfig) 
     kind = kind_of(host_pool, name)
     try:
         return _describe(host_pool, str(name), kind, config)
-    except NotAffineError as error:
+    except PagePlacementError as error:
         raise refusal(host_pool, name, str(error)) from error
 
 
@@ -160,7 +164,8 @@ def _describe(host_pool: Any, name: str, kind: HostPoolKind, config: HiCacheStor
         name=name,
         kind=kind.name,
         layout=host_pool.layout,
-        dtype="+".join(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in buffers)),
+        dtype=dtype_of(buffers),
+        geometry=geometry_of(host_pool, kind),
         format_tag=host_pool.storage_format_tag,
         page_size=page_size_of(host_pool, name, kind, config),
         rows=rows,
