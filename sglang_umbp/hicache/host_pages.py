@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InvalidBatchError
 from . import host_pool_kinds as kinds
-from .fragments import AffineFragments, Extent, NotAffineError, check_covers, extents_of_tensors, fit
+from .fragments import AffineFragments, Extent, PagePlacementError, check_covers, extents_of_tensors, fit
 from .host_pool_kinds import HostPoolKind, class_name, kind_of, refusal
 from .page_doors import (
     HeadSlices,
@@ -145,7 +145,7 @@ def describe_host_pool(host_pool: Any, name: str, config: HiCacheStorageConfig) 
     kind = kind_of(host_pool, name)
     try:
         return _describe(host_pool, str(name), kind, config)
-    except NotAffineError as error:
+    except PagePlacementError as error:
         raise refusal(host_pool, name, str(error)) from error
 
 
