@@ -24,6 +24,7 @@ class FakeSglangServer:
         self.stores = True
         self.busy_flushes = 0
         self.spoil_storage = lambda events: events
+        self.keys: dict[str, str] = {}  # of a path, where it needs one
         self.refusal: str | None = None
         self.requests: list[dict] = []
         self.meeting: threading.Barrier | None = None  # so many requests must be here before one is answered
@@ -107,7 +108,9 @@ class FakeSglangServer:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if self.path == "/flush_cache":
+                if self.headers["Authorization"] != fake.keys.get(self.path, self.headers["Authorization"]):
+                    self._answer(401, b"wrong key")
+                elif self.path == "/flush_cache":
                     self._answer(fake.flush(), b"busy or flushed")
                 elif fake.refusal is not None:
                     self._answer(400, fake.refusal.encode())

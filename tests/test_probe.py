@@ -147,6 +147,21 @@ def test_a_server_that_stays_busy_ends_the_probe(capsys: pytest.CaptureFixture[s
     assert "/flush_cache failed: HTTP 400: busy or flushed" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        (["--api-key", "one", "--admin-api-key", "two"], 0),
+        (["--api-key", "one"], 1),
+        (["--admin-api-key", "two"], 1),
+        ([], 1),
+    ],
+)
+def test_each_request_has_the_key_it_needs(flags: list[str], code: int) -> None:
+    fake = FakeSglangServer()
+    fake.keys = {"/generate": "Bearer one", "/flush_cache": "Bearer two"}
+    assert probe(fake, "--tokens", "100", *flags) == code
+
+
 def test_at_once_prompts_are_evicted_by_others_instead_of_flushed() -> None:
     fake = FakeSglangServer()
     fake.busy_flushes = 1000  # a flush would fail

@@ -42,7 +42,8 @@ def _add_request_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", type=numbers(2, 1 << 24), default=DEFAULT_TOKENS, help=f"prompt lengths [{tokens_text}]")
     add("--new-tokens", type=number(1, 4096), default=16, help="generated and compared [%(default)s]")
     add("--vocab-size", type=number(FIRST_TOKEN_ID + 2, 1 << 24), default=32000, help=vocab_help)
-    add("--api-key", metavar="KEY", help="sent as a bearer token")
+    add("--api-key", metavar="KEY", help="that the server was started with")
+    add("--admin-api-key", metavar="KEY", help="likewise; needed for the flush [--api-key]")
     add("--timeout-s", type=number(1, 86_400), default=600, help="of one request [%(default)s]")
 
 
@@ -78,7 +79,7 @@ def options_from(parsed: argparse.Namespace) -> ProbeOptions:
 
 def run(parsed: argparse.Namespace) -> int:
     """Probes, prints, writes. 1 when a storage hit was none or differed."""
-    server = SglangServer(parsed.url, parsed.timeout_s, parsed.api_key)
+    server = SglangServer(parsed.url, parsed.timeout_s, parsed.api_key, parsed.admin_api_key)
     result = run_probe(server, options_from(parsed), notify)
     report = as_json(result)
     write_report(parsed, report, render(report))

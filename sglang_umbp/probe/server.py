@@ -38,17 +38,26 @@ class ServerInfo:
 
 
 class SglangServer:
-    """Requests to one server. Every request is bounded by `timeout_s`; threads may share one."""
+    """Requests to one server. Every request is bounded by `timeout_s`; threads may share one.
 
-    def __init__(self, url: str, timeout_s: float, api_key: str | None = None, clock: Clock = time.monotonic) -> None:
+    api_key and admin_api_key are those that the server was started with; the latter is for flushing its caches.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float,
+        api_key: str | None = None,
+        admin_api_key: str | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ServerUnusableError(f"--url {url!r} is not allowed: expected http://HOST:PORT")
         self._url = url.rstrip("/")
         self._timeout_s = timeout_s
-        self._headers = {"Content-Type": "application/json"}
-        if api_key is not None:
-            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._api_key = api_key
+        self._admin_api_key = admin_api_key or api_key
         self._clock = clock
         # No proxy: the figures are those of the server, and one on this machine is not reachable through any.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -87,16 +96,18 @@ class SglangServer:
         end = self._clock() + deadline_s
         while True:
             try:
-                with self._open("/flush_cache", {}):
+                with self._open("/flush_cache", {}, self._admin_api_key):
                     return
             except _FAULTS as error:
                 if not isinstance(error, urllib.error.HTTPError) or error.code != 400 or self._clock() >= end:
                     raise ServerAnswerError(f"/flush_cache failed: {_words(error)}") from error
             time.sleep(FLUSH_RETRY_S)
 
-    def _open(self, path: str, body: dict[str, Any] | None = None) -> http.client.HTTPResponse:
+    def _open(self, path: str, body: dict[str, Any] | None = None, key: str | None = None) -> http.client.HTTPResponse:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data=data, headers=self._headers)
+        request = urllib.request.Request(self._url + path, data=data, headers={"Content-Type": "application/json"})
+        if key or self._api_key:
+            request.add_header("Authorization", f"Bearer {key or self._api_key}")
         response: http.client.HTTPResponse = self._opener.open(request, timeout=self._timeout_s)
         return response
 
