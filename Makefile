@@ -1,7 +1,8 @@
 # make setup  build the virtual environment and install the project into it (editable; native code compiled)
 # make setup-sglang  build a second one with SGLang (CPU, pinned, 2.8 GB) and the project's wheel, for tests/hicache
 # make run    restore the DeepSeek-V4-Pro geometry and replay a conversation, every byte checked (under two minutes)
-# make test   every test, soak tests with small counts; those with SGLang run in its environment
+# make test   every test, soak tests with small counts
+# make test-sglang  the tests with SGLang alone (tests/hicache; part of make test)
 # make soak   the soak tests with full counts, and a table of what they did
 # make bench  the full benchmarks; JSON under build/bench/. TRACE=... replays that file instead of generated requests
 # make lint   ruff (rules and format) and mypy
@@ -12,7 +13,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-sglang run test soak bench lint stub docs clean
+.PHONY: help setup setup-sglang run test test-sglang soak bench lint stub docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -85,9 +86,12 @@ run: setup
 	$(BIN)/sglang-umbp bench restore --quick --verify
 	$(BIN)/sglang-umbp replay --requests 300 --verify
 
-# The console script, not `python -m pytest`: that one would find the package of the source tree before the wheel.
-test: setup setup-sglang
+test: setup
 	$(BIN)/python -m pytest --ignore $(SGLANG_TESTS) $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory test-sglang
+
+# pytest by its script: `python -m pytest` would find the package of the source tree before the wheel.
+test-sglang: setup-sglang
 	$(SGLANG_BIN)/pytest $(SGLANG_TESTS) $(PYTEST_ARGS)
 
 soak: setup
