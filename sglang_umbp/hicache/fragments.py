@@ -14,8 +14,8 @@ Extent = tuple[int, int]
 MAX_ASKED = 33
 
 
-class NotAffineError(ValueError):
-    """The pages do not lie as address = base + row * stride; the message says where."""
+class PagePlacementError(ValueError):
+    """The pages do not lie as address = base + row * stride in the pool's buffers; the message says what is wrong."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +27,9 @@ class AffineFragments:
     sizes: np.ndarray
 
     def cut(self, pieces: int) -> list[AffineFragments]:
-        """Consecutive pieces of so many fragments each. Raises NotAffineError: they do not divide."""
+        """Consecutive pieces of so many fragments each. Raises PagePlacementError: they do not divide."""
         if len(self.sizes) % pieces:
-            raise NotAffineError(f"{len(self.sizes)} fragments a page are not {pieces} equal pieces")
+            raise PagePlacementError(f"{len(self.sizes)} fragments a page are not {pieces} equal pieces")
         split = (np.split(array, pieces) for array in (self.bases, self.strides, self.sizes))
         return [AffineFragments(*arrays) for arrays in zip(*split, strict=True)]
 
@@ -43,18 +43,18 @@ def rows_to_ask(rows: int) -> list[int]:
 
 
 def fit(rows: int, extents_of: Callable[[int], Sequence[Extent]]) -> AffineFragments:
-    """The fragments of a page, from the extents of some rows. Raises NotAffineError."""
+    """The fragments of a page, from the extents of some rows. Raises PagePlacementError."""
     asked = rows_to_ask(rows)
     pages = [_as_arrays(extents_of(row)) for row in asked]
     bases, sizes = pages[0]
     if not sizes.size or (sizes < 1).any():
-        raise NotAffineError("a page has no bytes, or an empty fragment")
+        raise PagePlacementError("a page has no bytes, or an empty fragment")
     if any(not np.array_equal(others, sizes) for _, others in pages):
-        raise NotAffineError("pages differ in the number or the sizes of their fragments")
+        raise PagePlacementError("pages differ in the number or the sizes of their fragments")
     strides = pages[1][0] - bases if rows > 1 else sizes
     for row, (addresses, _) in zip(asked, pages, strict=True):
         if (addresses != bases + row * strides).any():
-            raise NotAffineError(f"page {row} does not lie where rows 0 and 1 say")
+            raise PagePlacementError(f"page {row} does not lie where rows 0 and 1 say")
     return AffineFragments(bases, strides, sizes)
 
 
@@ -64,7 +64,7 @@ def _as_arrays(extents: Sequence[Extent]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_covers(fragments: AffineFragments, rows: int, regions: Sequence[Extent]) -> None:
-    """Raises NotAffineError unless the rows fill every region, with one row to spare at most, and never leave one.
+    """Raises PagePlacementError unless the rows fill every region, with one row to spare at most, and never leave one.
 
     A pool that keeps a part of a page in a buffer which its fragments leave out is found here.
     """
@@ -75,10 +75,10 @@ def check_covers(fragments: AffineFragments, rows: int, regions: Sequence[Extent
         inside = (low >= address) & (high <= address + nbytes)
         per_row[index] = fragments.sizes[inside].sum()
     if per_row.sum() != fragments.sizes.sum():
-        raise NotAffineError("a fragment lies outside the pool's buffers")
+        raise PagePlacementError("a fragment lies outside the pool's buffers")
     for (_, nbytes), page_bytes in zip(regions, per_row.tolist(), strict=True):
         if not page_bytes or nbytes % page_bytes or nbytes // page_bytes not in (rows, rows + 1):
-            raise NotAffineError(
+            raise PagePlacementError(
                 f"a buffer of {nbytes} bytes is not {rows} pages of the {page_bytes} bytes that a page has in it"
             )
 
@@ -97,11 +97,13 @@ def extents_of_view(view: Any) -> list[Extent]:
 
 
 def extents_of_tensors(tensors: Sequence[Any]) -> list[Extent]:
-    """(address, nbytes) of each tensor, without repeats and empty ones. Raises NotAffineError: not plain memory."""
+    """(address, nbytes) of each tensor, without repeats and empty ones. Raises PagePlacementError: not plain memory."""
     extents: dict[int, int] = {}
     for tensor in tensors:
         if tensor.device.type != "cpu" or not tensor.is_contiguous():
-            raise NotAffineError(f"a buffer is not contiguous host memory ({tensor.device}, strides {tensor.stride()})")
+            raise PagePlacementError(
+                f"a buffer is not contiguous host memory ({tensor.device}, strides {tensor.stride()})"
+            )
         if tensor.numel():
             extents[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
     return list(extents.items())

@@ -11,12 +11,14 @@ import numpy as np
 
 from ..errors import InvalidBatchError
 from . import host_pool_kinds as kinds
-from .fragments import AffineFragments, Extent, NotAffineError, check_covers, extents_of_tensors, fit
+from .fragments import AffineFragments, Extent, PagePlacementError, check_covers, extents_of_tensors, fit
 from .host_pool_kinds import HostPoolKind, class_name, kind_of, refusal
 from .page_doors import (
     HeadSlices,
     buffers_of,
+    dtype_of,
     envelope_fragments,
+    geometry_of,
     head_slices,
     layer_count,
     page_door,
@@ -60,7 +62,9 @@ class HostPages:
     kind: str
     layout: str
     dtype: str
-    """Element types of the pool's buffers, joined by "+". SGLang keeps 8-bit floats as uint8: see pool_identity."""
+    """Element types of the pool's buffers, "+" between. SGLang keeps 8-bit floats as uint8: see pool_identity."""
+    geometry: str
+    """What else changes the meaning or the order of a page's bytes: "head_dim=128 ..."."""
     format_tag: str | None
     page_size: int
     """Host indices a page."""
@@ -92,7 +96,7 @@ class HostPages:
                 f"{indices.size} host indices of {self.name!r} are not whole pages of {self.page_size}"
             )
         pages = indices.astype(np.int64, copy=False).reshape(-1, self.page_size)
-        rows = pages[:, 0] // self.page_size
+        rows: np.ndarray = pages[:, 0] // self.page_size
         if (pages != (rows * self.page_size)[:, None] + np.arange(self.page_size)).any():
             raise InvalidBatchError(f"host indices of {self.name!r} are not aligned runs of {self.page_size}")
         self._check_range(rows)
@@ -113,8 +117,9 @@ class HostPages:
         except AssertionError as error:  # SGLang's answer for a page that nobody allocated
             raise InvalidBatchError(f"host indices of {self.name!r}: {error}") from error
         part = self.parts[0]
-        rows, rest = np.divmod(np.array(pointers, dtype=np.int64) - part.bases[0], part.strides[0])
-        if rest.any():
+        places = np.array(pointers, dtype=np.int64) - part.bases[0]
+        rows: np.ndarray = places // part.strides[0]
+        if (rows * part.strides[0] != places).any():
             raise InvalidBatchError(f"pages of {self.name!r} lie off the grid of {part.strides[0]} bytes")
         self._check_range(rows)
         return rows
@@ -141,7 +146,7 @@ def describe_host_pool(host_pool: Any, name: str, config: HiCacheStorageConfig) 
     kind = kind_of(host_pool, name)
     try:
         return _describe(host_pool, str(name), kind, config)
-    except NotAffineError as error:
+    except PagePlacementError as error:
         raise refusal(host_pool, name, str(error)) from error
 
 
@@ -160,7 +165,8 @@ def _describe(host_pool: Any, name: str, kind: HostPoolKind, config: HiCacheStor
         name=name,
         kind=kind.name,
         layout=host_pool.layout,
-        dtype="+".join(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in buffers)),
+        dtype=dtype_of(buffers),
+        geometry=geometry_of(host_pool, kind),
         format_tag=host_pool.storage_format_tag,
         page_size=page_size_of(host_pool, name, kind, config),
         rows=rows,

@@ -26,6 +26,8 @@ class HostPoolKind:
     doors: dict[str, str]
     replicable: bool = False
     """Whether every tensor-parallel rank holds the same bytes, if the model's pools are replicated."""
+    geometry: tuple[str, ...] = ()
+    """Attributes that change what the bytes of a page mean, or their order, and not the sizes of its fragments."""
 
 
 def _doors(by_view: str = "", by_row: str = "", by_pointers: str = "page_first page_first_direct") -> dict[str, str]:
@@ -37,17 +39,26 @@ _POOL_HOST = "sglang.srt.mem_cache.pool_host."
 _POOLS = "sglang.srt.mem_cache.memory_pool_host."
 _THREE = "layer_first page_first page_first_direct"
 _MHA = _doors(by_pointers=_THREE + " page_head", by_row="page_unified")
+_HEADS = ("head_dim", "v_head_dim", "head_group_num")
 _PAGED = _doors(by_pointers=_THREE)
 
 LOGICAL_ANCHOR = _POOLS + "LogicalHostPool"
 """Hands out indices that other pools use; holds no bytes."""
 
 KINDS = {
-    _POOL_HOST + "mha.MHATokenToKVPoolHost": HostPoolKind("mha", "kv_buffer", _MHA),
-    _POOL_HOST + "mha.AsymmetricMHATokenToKVPoolHost": HostPoolKind("mha_asymmetric", "kv_buffer", _doors()),
-    _POOL_HOST + "mha.MHATokenToKOnlyPoolHost": HostPoolKind("mha_keys", "k_buffer", _doors("layer_first")),
+    _POOL_HOST + "mha.MHATokenToKVPoolHost": HostPoolKind("mha", "kv_buffer", _MHA, geometry=_HEADS),
+    _POOL_HOST + "mha.AsymmetricMHATokenToKVPoolHost": HostPoolKind(
+        "mha_asymmetric", "kv_buffer", _doors(), geometry=_HEADS
+    ),
+    _POOL_HOST + "mha.MHATokenToKOnlyPoolHost": HostPoolKind(
+        "mha_keys", "k_buffer", _doors("layer_first"), geometry=("head_dim",)
+    ),
     _POOL_HOST + "mla.MLATokenToKVPoolHost": HostPoolKind(
-        "mla", "kv_buffer", _doors(by_pointers=_THREE, by_row="page_unified"), replicable=True
+        "mla",
+        "kv_buffer",
+        _doors(by_pointers=_THREE, by_row="page_unified"),
+        replicable=True,
+        geometry=("kv_lora_rank", "qk_rope_head_dim"),
     ),
     _POOL_HOST + "dsa.DSAIndexerPoolHost": HostPoolKind(
         "dsa_indexer", "index_k_with_scale_buffer", _doors("layer_first"), replicable=True
@@ -83,7 +94,8 @@ def kind_of(host_pool: Any, name: str) -> HostPoolKind:
     kind = KINDS.get(class_name(host_pool))
     if kind is None:
         raise UnsupportedHostPoolError(
-            f"host pool {name!r}: class {class_name(host_pool)} is not known to this version; "
+            f"host pool {name!r}: class {class_name(host_pool)} (--hicache-mem-layout "
+            f"{getattr(host_pool, 'layout', 'unknown')}) is not known to this version; "
             f"known: {', '.join(sorted(known.rpartition('.')[2] for known in KINDS))}"
         )
     if host_pool.layout not in kind.doors:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .fragments import AffineFragments, Extent, NotAffineError, extents_of_view
+from .fragments import AffineFragments, Extent, PagePlacementError, extents_of_view
 from .host_pool_kinds import BY_ENVELOPE, BY_POINTERS, BY_ROW, BY_VIEW, HostPoolKind, refusal
 
 if TYPE_CHECKING:
@@ -83,8 +83,23 @@ def buffers_of(host_pool: Any, name: str, kind: HostPoolKind) -> list[Any]:
     return buffers
 
 
+def dtype_of(buffers: list[Any]) -> str:
+    """The buffers' element type; all of them in order, where they differ."""
+    names = [str(tensor.dtype).removeprefix("torch.") for tensor in buffers]
+    return names[0] if len(set(names)) == 1 else "+".join(names)
+
+
+def geometry_of(host_pool: Any, kind: HostPoolKind) -> str:
+    """The attributes of ``kind.geometry``, and what a pool of bytes holds in truth where it says so."""
+    facts = {name: getattr(host_pool, name) for name in kind.geometry}
+    if kind.name == "deepseek_v4_state":
+        states = (pool.kv_score_buffer.kv_score for pool in host_pool.state_pools)
+        facts["states"] = "+".join(dict.fromkeys(str(state.dtype).removeprefix("torch.") for state in states))
+    return " ".join(f"{name}={value}" for name, value in facts.items())
+
+
 def page_door(host_pool: Any, name: str, kind: HostPoolKind, slices: HeadSlices | None) -> PageDoor:
-    """The way to ask this pool for the extents of a page."""
+    """The way to ask this pool for the extents of a page. Where SGLang refuses, it raises PagePlacementError."""
     import torch
 
     page_size = int(host_pool.logical_page_size)
@@ -104,14 +119,22 @@ def page_door(host_pool: Any, name: str, kind: HostPoolKind, slices: HeadSlices 
         buffers = buffers_of(host_pool, name, kind)
         return [extent for buffer in buffers for extent in extents_of_view(buffer[row])]
 
-    return {BY_POINTERS: by_pointers, BY_VIEW: by_view, BY_ROW: by_row}[kind.doors[host_pool.layout]]
+    door = {BY_POINTERS: by_pointers, BY_VIEW: by_view, BY_ROW: by_row}[kind.doors[host_pool.layout]]
+
+    def asked(row: int) -> list[Extent]:
+        try:
+            return door(row)
+        except (AssertionError, NotImplementedError, ValueError) as error:
+            raise PagePlacementError(f"SGLang does not say where page {row} lies: {error}") from error
+
+    return asked
 
 
 def envelope_fragments(host_pool: Any) -> AffineFragments:
-    """Every row of the arena's side that this pool's pages move in. Raises NotAffineError."""
+    """Every row of the arena's side that this pool's pages move in. Raises PagePlacementError."""
     rows = host_pool.shared_allocation_domain.page_buffer(host_pool.pool_label)
     page_bytes = int(host_pool.item_bytes)
     if not rows.is_contiguous() or rows.element_size() * rows[0].numel() != page_bytes:
-        raise NotAffineError(f"its arena does not consist of pages of {page_bytes} bytes")
+        raise PagePlacementError(f"its arena does not consist of pages of {page_bytes} bytes")
     one = np.array([page_bytes], dtype=np.int64)
     return AffineFragments(np.array([rows.data_ptr()], dtype=np.int64), one, one)

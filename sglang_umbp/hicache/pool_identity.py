@@ -58,11 +58,12 @@ def pool_identity(
 
 
 def page_fingerprint(pages: HostPages, kv_format: str) -> dict[str, str]:
-    """What the bytes of a page mean: kind, layout, element types, tokens, layers and every fragment's size."""
+    """What the bytes of a page mean: kind, layout, element types, geometry, tokens, layers, sizes of fragments."""
     return {
         "kind": pages.kind,
         "layout": pages.layout,
         "dtype": pages.dtype,
+        "geometry": pages.geometry,
         # Elements of 8 bits look alike in a host pool, whatever their format.
         "kv": kv_format if "uint8" in pages.dtype.split("+") else "",
         "page": str(pages.page_size),

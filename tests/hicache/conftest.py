@@ -6,6 +6,7 @@ CPU get stand-ins, and its host pools stop asking for pinned memory.
 
 import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +34,30 @@ def process_group() -> Iterator[object]:
 
     with one_rank_group() as group:
         yield group
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    """The folder of a model with random weights whose answers depend on its cache."""
+    from tiny_model import write_tiny_model
+
+    return write_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def umbp_server(tmp_path_factory, tiny_model):
+    """One rank of `sglang.launch_server --hicache-storage-backend umbp`, for every test that leaves it as it was.
+
+    While the file `switch` exists in the folder of its log, what it stores is altered (altering_puts.py).
+    """
+    from sglang_server import UMBP_ARGUMENTS, running_server
+
+    folder = tmp_path_factory.mktemp("umbp_server")
+    with running_server(
+        folder,
+        tiny_model,
+        arguments=UMBP_ARGUMENTS,
+        environment={"UMBP_TEST_ALTER_PUTS": str(folder / "switch")},
+        plugins={"altering_puts": "altering_puts:install"},
+    ) as server:
+        yield server

@@ -1,4 +1,4 @@
-"""The real SGLang server on a CPU, in processes of its own; a start takes 40-60 s.
+"""The real SGLang server on a CPU, in processes of its own; a start takes 40-60 s of two idle cores.
 
 The stand-ins that a CPU needs come to its processes as a plugin of SGLang, laid out in a folder on PYTHONPATH.
 """
@@ -22,7 +22,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PAGE_TOKENS = 16
 ADMIN_KEY = "for-tests"
-START_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 400.0
 CALL_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 PLUGINS = """
@@ -43,6 +43,11 @@ FIXED_ARGUMENTS = {
     "--admin-api-key": ADMIN_KEY,
     "--random-seed": "1",
     "--log-level": "info",
+}
+EXTRA_CONFIG = {"prefetch_threshold": PAGE_TOKENS, "dram_capacity_bytes": 64 << 20}
+UMBP_ARGUMENTS = {
+    "--hicache-storage-backend": "umbp",
+    "--hicache-storage-backend-extra-config": json.dumps(EXTRA_CONFIG),
 }
 FIXED_SWITCHES = ("--skip-tokenizer-init", "--enable-hierarchical-cache", "--enable-cache-report")
 
@@ -100,6 +105,9 @@ class SglangServer:
 
     def detach(self) -> str:
         return self.call("DELETE", "/hicache/storage-backend")
+
+    def attached_backend(self) -> str | None:
+        return json.loads(self.call("GET", "/hicache/storage-backend"))["hicache_storage_backend"]
 
     def generate_when_backed_up(self, prompt: Sequence[int], tokens: int) -> Answer:
         """The answer from storage, after /flush_cache, with at least this many tokens from there.
