@@ -96,7 +96,7 @@ class HostPages:
                 f"{indices.size} host indices of {self.name!r} are not whole pages of {self.page_size}"
             )
         pages = indices.astype(np.int64, copy=False).reshape(-1, self.page_size)
-        rows = pages[:, 0] // self.page_size
+        rows: np.ndarray = pages[:, 0] // self.page_size
         if (pages != (rows * self.page_size)[:, None] + np.arange(self.page_size)).any():
             raise InvalidBatchError(f"host indices of {self.name!r} are not aligned runs of {self.page_size}")
         self._check_range(rows)
@@ -117,8 +117,9 @@ class HostPages:
         except AssertionError as error:  # SGLang's answer for a page that nobody allocated
             raise InvalidBatchError(f"host indices of {self.name!r}: {error}") from error
         part = self.parts[0]
-        rows, rest = np.divmod(np.array(pointers, dtype=np.int64) - part.bases[0], part.strides[0])
-        if rest.any():
+        places = np.array(pointers, dtype=np.int64) - part.bases[0]
+        rows: np.ndarray = places // part.strides[0]
+        if (rows * part.strides[0] != places).any():
             raise InvalidBatchError(f"pages of {self.name!r} lie off the grid of {part.strides[0]} bytes")
         self._check_range(rows)
         return rows

@@ -94,7 +94,8 @@ def kind_of(host_pool: Any, name: str) -> HostPoolKind:
     kind = KINDS.get(class_name(host_pool))
     if kind is None:
         raise UnsupportedHostPoolError(
-            f"host pool {name!r}: class {class_name(host_pool)} is not known to this version; "
+            f"host pool {name!r}: class {class_name(host_pool)} (--hicache-mem-layout "
+            f"{getattr(host_pool, 'layout', 'unknown')}) is not known to this version; "
             f"known: {', '.join(sorted(known.rpartition('.')[2] for known in KINDS))}"
         )
     if host_pool.layout not in kind.doors:
