@@ -142,7 +142,7 @@ def test_one_line_says_what_was_opened_and_one_what_was_done(umbp_server):
     assert "failures: none" in closed
     umbp_server.attach("umbp", EXTRA_CONFIG)
     (opened,) = lines("opened")[len(before[0]) :]
-    assert "capacity 64 MiB" in opened
+    assert "capacity 64.0 MiB" in opened
     assert "page_first_direct" in opened
     assert "identity" in opened
 
