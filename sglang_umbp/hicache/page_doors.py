@@ -75,11 +75,14 @@ def page_size_of(host_pool: Any, name: str, kind: HostPoolKind, config: HiCacheS
 def buffers_of(host_pool: Any, name: str, kind: HostPoolKind) -> list[Any]:
     """The tensors that hold the pages. Raises UnsupportedHostPoolError: none in this process."""
     if kind.doors[host_pool.layout] == BY_ENVELOPE:
-        return [host_pool.shared_allocation_domain.raw]
-    value = getattr(host_pool, kind.buffer)
+        value = host_pool.shared_allocation_domain.raw
+    else:
+        value = getattr(host_pool, kind.buffer)
     buffers = list(value) if isinstance(value, (list, tuple)) else [value]
     if not buffers or any(tensor is None for tensor in buffers):
-        raise refusal(host_pool, name, "it has no buffer in this process: another rank holds the pages")
+        raise refusal(
+            host_pool, name, "it has no buffer in this process: another rank holds the pages, or it was destroyed"
+        )
     return buffers
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import SettingsError
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 FORMAT = "1"
 """Raised with every change of what is stored, so that older pages are not found."""
+WEIGHT_SETTINGS = ("revision", "dtype", "quantization", "modelopt_quant", "json_model_override_args")
 
 
 def pool_namespace_name(
@@ -25,13 +28,14 @@ def pool_namespace_name(
     model_revision: str,
     tag: str,
     kv_format: str,
+    weights: str = "",
 ) -> bytes:
     """The name of the namespace that holds these pages; its components are the names of ``pages.parts``.
 
-    model_revision: the weights' revision or fingerprint, "" if unknown. tag: the operator's. kv_format: see
-    ``published_kv_format``. Raises SettingsError: SGLang gave no model name.
+    model_revision: the weights' revision or fingerprint, "" if unknown. tag: the operator's. kv_format, weights: see
+    ``published_kv_format``, ``published_weights``. Raises SettingsError: SGLang gave no model name.
     """
-    facts = pool_identity(pages, config, model_revision=model_revision, tag=tag, kv_format=kv_format)
+    facts = pool_identity(pages, config, model_revision=model_revision, tag=tag, kv_format=kv_format, weights=weights)
     return encode_identity(*((fact, value.encode()) for fact, value in facts.items()))
 
 
@@ -42,6 +46,7 @@ def pool_identity(
     model_revision: str,
     tag: str,
     kv_format: str,
+    weights: str = "",
 ) -> dict[str, str]:
     """What ``pool_namespace_name`` is made of, to be read by people. Raises SettingsError as it does."""
     if not config.model_name:
@@ -50,6 +55,7 @@ def pool_identity(
         "format": FORMAT,
         "model": config.model_name,
         "revision": model_revision,
+        "weights": weights,
         "tag": tag,
         "pool": pages.name,
         **page_fingerprint(pages, kv_format),
@@ -98,7 +104,7 @@ def is_replicated(pages: HostPages, config: HiCacheStorageConfig) -> bool:
 
 
 def published_kv_format() -> str:
-    """The KV cache's element format as SGLang was told, with what 8-bit floats are on this machine.
+    """The KV cache's element format as SGLang was told, what 8-bit floats are on this machine, and their scales.
 
     Host pools keep 8-bit elements of every format as uint8: this tells them apart.
     """
@@ -106,7 +112,26 @@ def published_kv_format() -> str:
     from sglang.srt.runtime_context import get_model, get_spec
 
     draft = get_spec().speculative_draft_kv_cache_dtype
-    return f"{get_model().kv_cache_dtype},{draft},{str(fp8_dtype).removeprefix('torch.')}"
+    scales = _digest_of(get_model().quantization_param_path)
+    return f"{get_model().kv_cache_dtype},{draft},{str(fp8_dtype).removeprefix('torch.')},{scales}"
+
+
+def published_weights() -> str:
+    """What SGLang was told to make of the model's weights: each of these settings changes the KV cache's values."""
+    from sglang.srt.runtime_context import get_model
+
+    told = get_model()
+    return ",".join(str(getattr(told, name)) for name in WEIGHT_SETTINGS)
+
+
+def _digest_of(path: str | None) -> str:
+    """The digest of a file's content; "" without a path, the path itself where there is no such file."""
+    if path is None:
+        return ""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:32]
+    except OSError:
+        return path
 
 
 def _sizes(sizes: np.ndarray) -> str:

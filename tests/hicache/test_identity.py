@@ -15,7 +15,7 @@ from hand_made_pages import FACTS, MLA_RANKS, REPLICATED, name_of
 
 from sglang_umbp import Pool, SettingsError
 from sglang_umbp.hicache.host_pages import HostPages, describe_host_pool
-from sglang_umbp.hicache.pool_identity import is_replicated, pool_identity, published_kv_format
+from sglang_umbp.hicache.pool_identity import is_replicated, pool_identity, published_kv_format, published_weights
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,7 @@ from sglang_umbp.hicache.pool_identity import is_replicated, pool_identity, publ
     [
         {"model_revision": "r2"},
         {"tag": "team"},
+        {"weights": "fp8"},
         {"ranks": {"model_name": "tiny/other"}},
         {"ranks": {"tp_size": 2, "tp_rank": 1}},
         {"ranks": {"tp_size": 2}},
@@ -113,6 +114,36 @@ def test_the_published_format_follows_the_command_line():
         third = published_kv_format()
     assert len({first, second, third}) == 3
     assert first.startswith("fp8_e4m3,")
+
+
+def test_the_published_format_has_the_scales_of_8_bit_elements(tmp_path):
+    def told(content: str) -> str:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
+        path.write_text(content)
+        with published(kv_cache_dtype="fp8_e4m3", quantization_param_path=str(path)):
+            return published_kv_format()
+
+    assert told("{1}") == told("{1}")
+    assert told("{1}") != told("{2}")
+    with published(kv_cache_dtype="fp8_e4m3", quantization_param_path=str(tmp_path / "missing")):
+        assert str(tmp_path / "missing") in published_kv_format()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"revision": "abc"},
+        {"dtype": "float16"},
+        {"quantization": "fp8"},
+        {"json_model_override_args": '{"rope_scaling": {"factor": 4}}'},
+    ],
+    ids=str,
+)
+def test_the_published_weights_follow_the_command_line(setting):
+    with published():
+        plain = published_weights()
+    with published(**setting):
+        assert published_weights() != plain
 
 
 def test_host_pools_of_8_bit_floats_have_the_same_type():
