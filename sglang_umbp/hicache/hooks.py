@@ -1,4 +1,4 @@
-"""The two places where SGLang knows storage backends by name only, and the hooks that teach it one more.
+"""The three places where SGLang knows storage backends by name only, and the hooks that teach it one more.
 
 Everything a hook relies on is looked up and compared before one is registered, so that another SGLang is noticed when
 it starts and not when a request is served. SGLang's HookRegistry applies them, in every process that loads plugins.
@@ -15,6 +15,7 @@ STORE_MODULE = "sglang_umbp.hicache.store"
 STORE_CLASS = "UmbpStore"
 FACTORY_MODULE = "sglang.srt.mem_cache.storage.backend_factory"
 CONTROLLER_MODULE = "sglang.srt.managers.cache_controller"
+HYBRID_CONTROLLER_MODULE = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller"
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,13 @@ ATTACH_BACKEND = Relied(
     ("self", "storage_backend", "prefetch_threshold", "model_name", "storage_backend_extra_config"),
     uses=("page_get_func", "page_set_func"),
 )
+TAKES_ENVELOPES = Relied(
+    HYBRID_CONTROLLER_MODULE, "HybridCacheController.supports_page_envelope_host", ("storage_backend",)
+)
 RELIED = (
     CREATE_BACKEND,
     ATTACH_BACKEND,
+    TAKES_ENVELOPES,
     Relied(FACTORY_MODULE, "StorageBackendFactory.register_backend", ("cls", "name", "module_path", "class_name")),
     Relied(
         CONTROLLER_MODULE,
@@ -83,13 +88,14 @@ def differences() -> list[str]:
 
 
 def install_hooks() -> None:
-    """Registers the backend with SGLang's factory and the two hooks with its HookRegistry."""
+    """Registers the backend with SGLang's factory and the hooks with its HookRegistry."""
     from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     StorageBackendFactory.register_backend(BACKEND_NAME, STORE_MODULE, STORE_CLASS)
     HookRegistry.register(CREATE_BACKEND.target, create_backend, HookType.AROUND)
     HookRegistry.register(ATTACH_BACKEND.target, attach_backend, HookType.AROUND)
+    HookRegistry.register(TAKES_ENVELOPES.target, takes_envelopes, HookType.AROUND)
 
 
 def create_backend(
@@ -120,6 +126,14 @@ def attach_backend(
     controller.page_get_func = controller._page_get_zero_copy
     controller.page_set_func = controller._page_set_zero_copy
     return result
+
+
+def takes_envelopes(original: Callable[..., Any], storage_backend: str | None) -> Any:
+    """Around the question whether a backend stores the page envelopes of --enable-unified-memory.
+
+    It does: a page of such a host pool is one object with every byte of its envelope, moved under SGLang's lease.
+    """
+    return storage_backend == BACKEND_NAME or original(storage_backend)
 
 
 def refuse_decode_context_parallelism() -> None:

@@ -28,6 +28,17 @@ def sglang_on_cpu() -> None:
 
 
 @pytest.fixture(scope="session")
+def plugin_in_place() -> None:
+    """SGLang in this process as with the plugin loaded: `umbp` is a backend."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    from sglang_umbp.hicache import plugin
+
+    plugin.register()
+    HookRegistry.apply_hooks()
+
+
+@pytest.fixture(scope="session")
 def process_group() -> Iterator[object]:
     """A torch.distributed group of one rank (gloo), which HiCacheController can be given."""
     from context import one_rank_group

@@ -47,11 +47,12 @@ def page_rows(indices, page_size: int):
 
 
 def unpin_host_pools() -> None:
-    """Turns the default pin_memory=True of every host pool's constructor into False: a CPU torch cannot pin."""
+    """Turns the default pin_memory=True of whatever makes a host pool into False: a CPU torch cannot pin."""
     for pool in host_pool_classes():
-        constructor = vars(pool).get("__init__")
-        if constructor is not None:
-            default_to_unpinned(constructor)
+        for attribute in vars(pool).values():
+            function = getattr(attribute, "__func__", attribute)
+            if inspect.isfunction(function):
+                default_to_unpinned(function)
 
 
 def host_pool_classes() -> Iterator[type]:

@@ -229,10 +229,48 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait(STOP_TIMEOUT_S)
 
 
+def engine_keywords(model: Path, arguments: Mapping[str, str]) -> dict[str, object]:
+    """The fixed arguments, switches and these, as keywords of SGLang's Engine."""
+    given = FIXED_ARGUMENTS | {"--model-path": str(model)} | dict(arguments)
+    words = {name: _number(value) for name, value in given.items()} | dict.fromkeys(FIXED_SWITCHES, True)
+    return {name.removeprefix("--").replace("-", "_"): value for name, value in words.items()}
+
+
+def run_engine_program(folder: Path, keywords: Mapping[str, object], prompt: Sequence[int]) -> list[dict[str, Any]]:
+    """What engine_program.py answers, in a process of its own."""
+    command = [sys.executable, str(HERE / "engine_program.py"), json.dumps(keywords), json.dumps(list(prompt))]
+    log_path = folder / "engine.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=server_environment(folder, {}), start_new_session=True
+        )
+    try:
+        process.wait(START_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        end_group(process)
+    for line in log_path.read_text(errors="replace").splitlines():
+        if line.startswith("answers: "):
+            return json.loads(line.removeprefix("answers: "))
+    raise ServerStartError(
+        f"no answers, ended with {process.returncode}:\n{log_path.read_text(errors='replace')[-8000:]}"
+    )
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def _number(value: str) -> object:
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
 
 
 def _wait_for_group(process: subprocess.Popen[bytes], timeout_s: float) -> None:

@@ -56,14 +56,19 @@ def page_bytes(host_pool, page: int) -> bytes:
     return data.contiguous().view(torch.uint8).numpy().tobytes()
 
 
+def page_tensors(host_pool) -> list[torch.Tensor]:
+    """The tensors that hold a host pool's pages, without its lists of free slots and of addresses."""
+    return [t for t in cpu_pools.tensors_of(host_pool) if t.dtype not in (torch.int64, torch.uint64)]
+
+
 def fill(host_pool, seed: int = 0) -> None:
     """Random bytes in every page."""
-    cpu_pools.fill_randomly(cpu_pools.tensors_of(host_pool), seed)
+    cpu_pools.fill_randomly(page_tensors(host_pool), seed)
 
 
 def wipe(host_pool) -> None:
     """Zeros in every page."""
-    for tensor in cpu_pools.tensors_of(host_pool):
+    for tensor in page_tensors(host_pool):
         tensor.zero_()
 
 

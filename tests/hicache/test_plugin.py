@@ -49,13 +49,13 @@ def test_entry_point_names_the_plugin():
     assert found.load() is plugin.register
 
 
-def test_registration_adds_the_word_the_backend_and_two_hooks_once(fresh_process, capsys):
+def test_registration_adds_the_word_the_backend_and_three_hooks_once(fresh_process, capsys):
     plugin.register()
     plugin.register()
-    targets = [hooks.CREATE_BACKEND.target, hooks.ATTACH_BACKEND.target]
+    targets = [relied.target for relied in (hooks.CREATE_BACKEND, hooks.ATTACH_BACKEND, hooks.TAKES_ENVELOPES)]
     assert added() == ["word", "backend", *(f"hook on {target}" for target in targets)]
     assert plugin.storage_backend_choices().count("umbp") == 1
-    assert [len(hook_registry.HookRegistry._hooks[target]) for target in targets] == [1, 1]
+    assert [len(hook_registry.HookRegistry._hooks[target]) for target in targets] == [1, 1, 1]
     assert capsys.readouterr().err == ""
 
 

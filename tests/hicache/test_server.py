@@ -8,7 +8,15 @@ import urllib.error
 
 import arena_from_outside
 import pytest
-from sglang_server import EXTRA_CONFIG, PAGE_TOKENS, UMBP_ARGUMENTS, Answer, running_server
+from sglang_server import (
+    EXTRA_CONFIG,
+    PAGE_TOKENS,
+    UMBP_ARGUMENTS,
+    Answer,
+    engine_keywords,
+    run_engine_program,
+    running_server,
+)
 
 pytestmark = pytest.mark.timeout(600)
 DYNAMIC = EXTRA_CONFIG | {
@@ -123,6 +131,22 @@ def test_unknown_setting_is_refused_at_run_time_with_the_known_ones(umbp_server)
         umbp_server.attach("umbp", EXTRA_CONFIG)
 
 
+def test_one_line_says_what_was_opened_and_one_what_was_done(umbp_server):
+    def lines(word: str) -> list[str]:
+        return [line for line in umbp_server.log().splitlines() if f"umbp store {word}: " in line]
+
+    storage_hit(umbp_server, new_prompt(96, seed=35))
+    before = lines("opened"), lines("closed")
+    umbp_server.detach()
+    (closed,) = lines("closed")[len(before[1]) :]
+    assert "failures: none" in closed
+    umbp_server.attach("umbp", EXTRA_CONFIG)
+    (opened,) = lines("opened")[len(before[0]) :]
+    assert "capacity 64 MiB" in opened
+    assert "page_first_direct" in opened
+    assert "identity" in opened
+
+
 @pytest.fixture(scope="module")
 def two_rank_server(tmp_path_factory, tiny_model):
     """Two ranks, each with half of the heads, started by `sglang serve`."""
@@ -153,3 +177,11 @@ def test_bytes_altered_in_one_rank_change_the_answer_of_both(two_rank_server):
         assert storage_hit(two_rank_server, prompt).says() != right.says()
         assert arena_from_outside.flip_signs(pid, arena) > 0
     assert storage_hit(two_rank_server, prompt).says() == right.says()
+
+
+def test_engine_in_a_program_restores_from_storage(tmp_path, tiny_model):
+    keywords = engine_keywords(tiny_model, UMBP_ARGUMENTS)
+    prompt = new_prompt(96, seed=51)
+    _, device, storage = run_engine_program(tmp_path, keywords, prompt)
+    assert (device["device"], storage["storage"]) == (cacheable(len(prompt)), cacheable(len(prompt)))
+    assert device["says"] == storage["says"]
