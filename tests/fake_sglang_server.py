@@ -14,7 +14,8 @@ PAGE_SIZE = 16
 class FakeSglangServer:
     """What the server holds and answers. Attributes without an underscore are switches; set them before requests.
 
-    spoil_storage: what to do to the events of an answer from the storage. A prompt is cached whole or not at all.
+    spoil_storage, spoil_cold: what to do to the events of an answer from the storage, or of a computed one. A prompt
+    is cached whole or not at all.
     """
 
     def __init__(self, device_tokens: int = 4096, hicache_ratio: float = 2.0) -> None:
@@ -24,6 +25,7 @@ class FakeSglangServer:
         self.stores = True
         self.busy_flushes = 0
         self.spoil_storage = lambda events: events
+        self.spoil_cold = lambda events: events
         self.keys: dict[str, str] = {}  # of a path, where it needs one
         self.refusal: str | None = None
         self.requests: list[dict] = []
@@ -66,7 +68,11 @@ class FakeSglangServer:
         hit = (len(prompt) - 1) // PAGE_SIZE * PAGE_SIZE if source else 0
         details = {"device": 0, "host": 0, "storage": 0, "storage_backend": "UmbpStore"}
         events = self._events(prompt, request["sampling_params"]["max_new_tokens"], hit, details, source)
-        return self.spoil_storage(events) if source == "storage" else events
+        return {"storage": self.spoil_storage, None: self.spoil_cold}.get(source, lambda same: same)(events)
+
+    def store_what_is_in_memory(self) -> None:
+        """Ends the backups that `stores` = False has kept from coming."""
+        self._storage.update(self._memory)
 
     def _remember(self, prompt: tuple[int, ...]) -> None:
         self._memory[prompt] = len(prompt)

@@ -1,5 +1,6 @@
 """What `bench connector` refuses, and what it says where SGLang is not."""
 
+import subprocess
 import sys
 
 import pytest
@@ -16,6 +17,11 @@ def test_without_sglang_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "sglang", None)
     assert main(["bench", "connector"]) == 2
     assert "install sglang-umbp into SGLang's environment" in capsys.readouterr().err
+
+
+def test_the_command_line_imports_neither_sglang_nor_torch() -> None:
+    code = "import sys, sglang_umbp.cli; print([name for name in ('sglang', 'torch') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_defaults_are_those_of_the_documentation() -> None:

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from fake_sglang_server import FakeSglangServer
 
-from sglang_umbp.cli import main
+from sglang_umbp.cli import build_parser, main
 from sglang_umbp.probe.answers import Answer, CachedTokens, first_difference
+from sglang_umbp.probe.command import options_from
+from sglang_umbp.probe.restore import run_probe
+from sglang_umbp.probe.server import SglangServer
 
 SPREAD = {"median", "min", "max", "p99"}
 WAYS = {"cold", "device", "storage"}
@@ -119,6 +122,27 @@ def test_a_miss_instead_of_a_storage_hit_makes_the_command_fail(capsys: pytest.C
     fake.stores = False
     assert probe(fake, "--tokens", "100") == 1
     assert "the storage hit was none of 96 tokens (device 0, host 0, storage 0" in capsys.readouterr().out
+
+
+def test_the_reference_is_the_device_hit_and_not_the_cold_run() -> None:
+    fake = FakeSglangServer()
+    fake.spoil_cold = last_event(set_id)
+    assert probe(fake) == 0
+
+
+def test_pages_have_time_to_reach_the_storage_before_the_flush() -> None:
+    fake, waits = FakeSglangServer(), []
+    fake.stores = False
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        fake.store_what_is_in_memory()
+
+    with fake.serving() as url:
+        arguments = ["probe", "restore", "--url", url, "--tokens", "100", "--settle-s", "7"]
+        options = options_from(build_parser().parse_args(arguments))
+        result = run_probe(SglangServer(url, 10), options, lambda text: None, sleep)
+    assert (result.problems, waits) == ((), [7])
 
 
 def test_a_device_hit_that_was_none_cannot_be_the_reference(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns
 from typing import Any
 
 import numpy as np
 
 from .cache_size import CacheCooler
-from .connector_pools import BUILDERS, ConnectorPools, sglang_published
+from .connector_pools import BUILDERS, ConnectorPools, PagePlaces, sglang_published
 from .connector_ways import Way, file_backend, native_call, our_store
 from .interleave import turn_orders
 from .restore_loop import no_garbage_collection
@@ -42,13 +42,27 @@ class ConnectorOptions:
 
 
 @dataclass
+class CallFigures:
+    """Microseconds of one batch, one entry a sample: on the clock, and of processor time of all threads."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+@dataclass
 class ModelFigures:
-    """Microseconds of one batch, by way; `look_up`: our store's."""
+    """Figures of one batch by way; `look_up`: our store's."""
 
     page_nbytes: int
-    put: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
-    get: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
-    look_up: list[float] = field(default_factory=list)
+    put: dict[str, CallFigures] = field(default_factory=lambda: {way: CallFigures() for way in WAYS})
+    get: dict[str, CallFigures] = field(default_factory=lambda: {way: CallFigures() for way in WAYS})
+    look_up: CallFigures = field(default_factory=CallFigures)
+
+    def drop(self) -> None:
+        """Forgets the samples so far: they were to warm up."""
+        for call in (*self.put.values(), *self.get.values(), self.look_up):
+            call.wall.clear()
+            call.cpu.clear()
 
 
 @dataclass(frozen=True)
@@ -110,7 +124,7 @@ class ModelRun:
         self._tally = tally
         self._cooler = CacheCooler(options.cache_nbytes)
         rows = np.random.default_rng(options.seed).permutation(2 * options.pages)
-        self._sources, self._targets = rows[: options.pages], rows[options.pages :]
+        self._sources, self._targets = model.places(rows[: options.pages]), model.places(rows[options.pages :])
 
     def run(self) -> ModelFigures:
         """All samples, and a byte-by-byte check of each way at the end."""
@@ -118,31 +132,25 @@ class ModelRun:
         figures, orders = ModelFigures(self._model.page_nbytes), turn_orders(WAYS)
         with no_garbage_collection():
             for number in range(WARM_UP + self._options.samples):
-                taken = self._sample(number, orders[number % len(orders)])
-                if number >= WARM_UP:
-                    _append(figures, taken)
+                if number == WARM_UP:
+                    figures.drop()
+                self._sample(number, orders[number % len(orders)], figures)
         self._verify()
         return figures
 
-    def _sample(self, number: int, order: Sequence[str]) -> dict[str, float]:
-        hashes, taken = page_hashes(self._options.seed, number, self._options.pages), {}
-        for way in order:
+    def _sample(self, number: int, order: Sequence[str], figures: ModelFigures) -> None:
+        hashes = page_hashes(self._options.seed, number, self._options.pages)
+        for name in order:
             self._cooler.cool()
-            begin = perf_counter_ns()
-            self._tally.failed_puts += self._ways[way].put(hashes, self._sources)
-            taken[f"put {way}"] = (perf_counter_ns() - begin) / 1000
-        for way in order:
-            begin = perf_counter_ns()
-            found = self._ways[way].look_up(hashes)
-            taken[f"look_up {way}"] = (perf_counter_ns() - begin) / 1000
-            self._tally.failed_gets += way == "store" and len(hashes) - found
+            self._tally.failed_puts += timed(figures.put[name], self._ways[name].put, hashes, self._sources)
+        for name in order:
+            if name == "store":
+                found = timed(figures.look_up, self._ways[name].look_up, hashes)
+                self._tally.failed_gets += len(hashes) - found
             self._cooler.cool()
-            begin = perf_counter_ns()
-            self._tally.failed_gets += self._ways[way].get(hashes, self._targets)
-            taken[f"get {way}"] = (perf_counter_ns() - begin) / 1000
-        for way in order:
-            self._ways[way].forget()
-        return taken
+            self._tally.failed_gets += timed(figures.get[name], self._ways[name].get, hashes, self._targets)
+        for name in order:
+            self._ways[name].forget()
 
     def _verify(self) -> None:
         hashes = page_hashes(self._options.seed, -1, self._options.pages)
@@ -154,11 +162,14 @@ class ModelRun:
             self._tally.mismatches += count_different_pages(self._model, self._sources, self._targets)
 
 
-def _append(figures: ModelFigures, taken: Mapping[str, float]) -> None:
-    for way in WAYS:
-        figures.put[way].append(taken[f"put {way}"])
-        figures.get[way].append(taken[f"get {way}"])
-    figures.look_up.append(taken["look_up store"])
+def timed(figures: CallFigures, call: Callable[..., int], *arguments: Any) -> int:
+    """What the call answers; its times go to `figures`."""
+    begin_ns, cpu_begin_ns = perf_counter_ns(), process_time_ns()
+    answer = call(*arguments)
+    cpu_end_ns, end_ns = process_time_ns(), perf_counter_ns()
+    figures.wall.append((end_ns - begin_ns) / 1000)
+    figures.cpu.append((cpu_end_ns - cpu_begin_ns) / 1000)
+    return answer
 
 
 def page_hashes(seed: int, batch: int, pages: int) -> list[str]:
@@ -166,26 +177,26 @@ def page_hashes(seed: int, batch: int, pages: int) -> list[str]:
     return [hashlib.sha256(f"{seed}/{batch}/{page}".encode()).hexdigest() for page in range(pages)]
 
 
-def fill_pages(model: ConnectorPools, rows: np.ndarray, seed: int) -> None:
-    """Writes random bytes into these rows of every pool."""
+def fill_pages(model: ConnectorPools, places: PagePlaces, seed: int) -> None:
+    """Writes random bytes to these places of every pool."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     for pool in model.pools.values():
         like = pool.get_dummy_flat_data_page()
         nbytes = like.numel() * like.element_size()
-        for row in rows.tolist():
+        for row in places.rows.tolist():
             content = torch.randint(0, 256, (nbytes,), dtype=torch.uint8, generator=generator)
             pool.set_from_flat_data_page(row * model.page_tokens, content.view(like.dtype))
 
 
-def count_different_pages(model: ConnectorPools, left: np.ndarray, right: np.ndarray) -> int:
+def count_different_pages(model: ConnectorPools, left: PagePlaces, right: PagePlaces) -> int:
     """Pages whose bytes differ in a pool, pair by pair."""
     import torch
 
     def content(pool: Any, row: int) -> Any:
         return pool.get_data_page(row * model.page_tokens, flat=True).reshape(-1).view(torch.uint8)
 
-    pairs = list(zip(left.tolist(), right.tolist(), strict=True))
+    pairs = list(zip(left.rows.tolist(), right.rows.tolist(), strict=True))
     equal = (all(torch.equal(content(pool, a), content(pool, b)) for pool in model.pools.values()) for a, b in pairs)
     return len(pairs) - sum(equal)

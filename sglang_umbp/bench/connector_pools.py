@@ -29,6 +29,14 @@ class SglangMissingError(UmbpError, ImportError):
 
 
 @dataclass(frozen=True)
+class PagePlaces:
+    """Pages of a host pool: their rows, as the pool's layouts count, and SGLang's host indices (a tensor)."""
+
+    rows: np.ndarray
+    indices: Any
+
+
+@dataclass(frozen=True)
 class ConnectorPools:
     """Host pools of one model. `pools`: those with bytes, by SGLang's name; `anchor`: what owns their indices."""
 
@@ -49,11 +57,12 @@ class ConnectorPools:
         sizes = (pool.get_dummy_flat_data_page() for pool in self.pools.values())
         return sum(page.numel() * page.element_size() for page in sizes)
 
-    def indices(self, rows: np.ndarray) -> Any:
-        """SGLang's host indices of page rows: so many consecutive ones a page."""
+    def places(self, rows: np.ndarray) -> PagePlaces:
+        """These page rows, and their host indices: so many consecutive ones a page."""
         import torch
 
-        return torch.from_numpy((rows[:, None] * self.page_tokens + np.arange(self.page_tokens)).reshape(-1))
+        indices = (rows[:, None] * self.page_tokens + np.arange(self.page_tokens)).reshape(-1)
+        return PagePlaces(rows, torch.from_numpy(indices))
 
 
 @contextmanager

@@ -12,21 +12,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-import numpy as np
-
 from .. import Pool, PoolSettings
-from .connector_pools import ConnectorPools
+from .connector_pools import ConnectorPools, PagePlaces
 from .errors import MeasurementError
 
 
 class Way(Protocol):
-    """Calls that move one batch: page hashes and page rows. They answer with the number of pages that failed."""
+    """Calls that move one batch of page hashes and places in the host pools; they answer with the pages that failed."""
 
-    def put(self, hashes: Sequence[str], rows: np.ndarray) -> int:
-        """Stores the rows."""
+    def put(self, hashes: Sequence[str], places: PagePlaces) -> int:
+        """Stores the pages that lie there."""
 
-    def get(self, hashes: Sequence[str], rows: np.ndarray) -> int:
-        """Loads into the rows."""
+    def get(self, hashes: Sequence[str], places: PagePlaces) -> int:
+        """Loads to these places."""
 
     def look_up(self, hashes: Sequence[str]) -> int:
         """Asks for the pages as SGLang does before it loads them; answers with how many lead the list."""
@@ -86,14 +84,14 @@ class PageLoop:
         )
         self._operation = SimpleNamespace(request_id="bench", is_terminated=lambda: False)
 
-    def put(self, hashes: Sequence[str], rows: np.ndarray) -> int:
+    def put(self, hashes: Sequence[str], places: PagePlaces) -> int:
         """See Way."""
-        stored = self._set(self._controller, hashes, self._model.indices(rows))
+        stored = self._set(self._controller, hashes, places.indices)
         return 0 if stored else len(hashes)
 
-    def get(self, hashes: Sequence[str], rows: np.ndarray) -> int:
+    def get(self, hashes: Sequence[str], places: PagePlaces) -> int:
         """See Way."""
-        return len(hashes) - int(self._get(self._controller, self._operation, hashes, self._model.indices(rows)))
+        return len(hashes) - int(self._get(self._controller, self._operation, hashes, places.indices))
 
     def look_up(self, hashes: Sequence[str]) -> int:
         """See Way."""
@@ -107,29 +105,28 @@ class GroupLoop:
         self._model = model
         self._storage = storage
 
-    def put(self, hashes: Sequence[str], rows: np.ndarray) -> int:
+    def put(self, hashes: Sequence[str], places: PagePlaces) -> int:
         """See Way."""
-        return _failed(self._storage.batch_set_v2(self._transfers(hashes, rows)), len(self._model.pools), len(hashes))
+        return self._failed(hashes, self._storage.batch_set_v2(self._transfers(hashes, places.indices)))
 
-    def get(self, hashes: Sequence[str], rows: np.ndarray) -> int:
+    def get(self, hashes: Sequence[str], places: PagePlaces) -> int:
         """See Way."""
-        return _failed(self._storage.batch_get_v2(self._transfers(hashes, rows)), len(self._model.pools), len(hashes))
+        return self._failed(hashes, self._storage.batch_get_v2(self._transfers(hashes, places.indices)))
 
     def look_up(self, hashes: Sequence[str]) -> int:
         """See Way."""
         return int(self._storage.batch_exists_v2(list(hashes), self._transfers(hashes, None)).kv_hit_pages)
 
-    def _transfers(self, hashes: Sequence[str], rows: np.ndarray | None) -> list[Any]:
+    def _transfers(self, hashes: Sequence[str], indices: Any) -> list[Any]:
         from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
 
-        indices = None if rows is None else self._model.indices(rows)
         return [
             PoolTransfer(name=PoolName(name), host_indices=indices, keys=list(hashes)) for name in self._model.pools
         ]
 
-
-def _failed(results: dict[str, list[bool]], pools: int, pages: int) -> int:
-    return pools * pages - sum(sum(map(bool, answers)) for answers in results.values())
+    def _failed(self, hashes: Sequence[str], results: dict[str, list[bool]]) -> int:
+        asked = len(self._model.pools) * len(hashes)
+        return asked - sum(sum(map(bool, answers)) for answers in results.values())
 
 
 class StoreWay:
@@ -182,15 +179,15 @@ class NativeCall:
         self._layouts = [layout.native for layout in layouts]
         self._fragments = [layout.fragments for layout in layouts]
 
-    def put(self, hashes: Sequence[str], rows: np.ndarray) -> int:
+    def put(self, hashes: Sequence[str], places: PagePlaces) -> int:
         """See Way."""
-        answers = [self._native.put_pages(layout, hashes, rows, None, False) for layout in self._layouts]
+        answers = [self._native.put_pages(layout, hashes, places.rows, None, False) for layout in self._layouts]
         return sum(len(each) - sum(each) for each in answers)
 
-    def get(self, hashes: Sequence[str], rows: np.ndarray) -> int:
+    def get(self, hashes: Sequence[str], places: PagePlaces) -> int:
         """See Way."""
         calls = zip(self._layouts, self._fragments, strict=True)
-        answers = [self._native.get_pages(layout, hashes, rows, 0, end, False) for layout, end in calls]
+        answers = [self._native.get_pages(layout, hashes, places.rows, 0, end, False) for layout, end in calls]
         return sum(len(each) - sum(each) for each in answers)
 
     def look_up(self, hashes: Sequence[str]) -> int:

@@ -48,7 +48,7 @@ class Place:
 
 
 class HeldPages:
-    """Sessions between look-up and load, the oldest first. Thread-safe; never blocks on a read in progress."""
+    """Sessions between look-up and load, the oldest first. Thread-safe; letting go of one waits for a load from it."""
 
     def __init__(self, max_lookups: int, max_age_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """max_lookups: how many sessions at most, 0 to hold nothing. max_age_s: seconds after which one is let go."""

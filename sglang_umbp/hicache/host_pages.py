@@ -143,9 +143,10 @@ def describe_host_pool(host_pool: Any, name: str, config: HiCacheStorageConfig) 
     """
     if class_name(host_pool) == kinds.LOGICAL_ANCHOR:
         return None
+    name = str(name)  # not the enumeration that it may be
     kind = kind_of(host_pool, name)
     try:
-        return _describe(host_pool, str(name), kind, config)
+        return _describe(host_pool, name, kind, config)
     except PagePlacementError as error:
         raise refusal(host_pool, name, str(error)) from error
 

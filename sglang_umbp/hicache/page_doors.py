@@ -75,11 +75,14 @@ def page_size_of(host_pool: Any, name: str, kind: HostPoolKind, config: HiCacheS
 def buffers_of(host_pool: Any, name: str, kind: HostPoolKind) -> list[Any]:
     """The tensors that hold the pages. Raises UnsupportedHostPoolError: none in this process."""
     if kind.doors[host_pool.layout] == BY_ENVELOPE:
-        return [host_pool.shared_allocation_domain.raw]
-    value = getattr(host_pool, kind.buffer)
+        value = host_pool.shared_allocation_domain.raw
+    else:
+        value = getattr(host_pool, kind.buffer)
     buffers = list(value) if isinstance(value, (list, tuple)) else [value]
     if not buffers or any(tensor is None for tensor in buffers):
-        raise refusal(host_pool, name, "it has no buffer in this process: another rank holds the pages")
+        raise refusal(
+            host_pool, name, "it has no buffer in this process: another rank holds the pages, or it was destroyed"
+        )
     return buffers
 
 
@@ -92,6 +95,9 @@ def dtype_of(buffers: list[Any]) -> str:
 def geometry_of(host_pool: Any, kind: HostPoolKind) -> str:
     """The attributes of ``kind.geometry``, and what a pool of bytes holds in truth where it says so."""
     facts = {name: getattr(host_pool, name) for name in kind.geometry}
+    if kind.name in ("mha", "mha_asymmetric"):
+        # The host pool copies the device's pages as they are: by token, by head or in vectors.
+        facts["device"] = "+".join(dict.fromkeys(info.buffers.layout.value for info in host_pool._buffer_infos))
     if kind.name == "deepseek_v4_state":
         states = (pool.kv_score_buffer.kv_score for pool in host_pool.state_pools)
         facts["states"] = "+".join(dict.fromkeys(str(state.dtype).removeprefix("torch.") for state in states))

@@ -28,7 +28,7 @@ from . import hits
 from .extra_config import StoreSettings, read_settings
 from .host_pages import HostPages, describe_host_pool
 from .page_tensors import PageTensors
-from .pool_identity import pool_namespace_name, published_kv_format
+from .pool_identity import pool_namespace_name, published_kv_format, published_weights
 from .resources import Resources
 from .store_lines import closing_line, opening_line, pool_line, warnings
 from .stored_pool import StoredPool
@@ -100,6 +100,7 @@ class UmbpStore(HiCacheStorage):
             model_revision=connector.model_revision,
             tag=connector.extra_backend_tag,
             kv_format=published_kv_format(),
+            weights=published_weights(),
         )
         return StoredPool(self._pool, pages, name, self._held)
 

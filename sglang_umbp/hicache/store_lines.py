@@ -37,7 +37,7 @@ def pool_line(name: str, stored: StoredPool | None) -> str:
     objects = f"{len(pages.parts)} objects, " if len(pages.parts) > 1 else ""
     return (
         f"{name}: {pages.kind} {pages.layout} {pages.dtype}, {pages.page_size} tokens a page of "
-        f"{size_text(stored.page_bytes)} in {objects}{stored.fragments} fragments"
+        f"{size_text(stored.page_bytes)} in {objects}{stored.fragments} fragment{'s' * (stored.fragments > 1)}"
     )
 
 

@@ -40,6 +40,7 @@ def test_backup_evict_prefetch_and_load_give_the_same_bytes(monkeypatch, kind, l
     with published(hicache_mem_layout=layout, hicache_io_backend=io_backend):
         device, host = pools(kind, layout)
         with controllers.controller_over(device, host, io_backend=io_backend) as controller:
+            assert controller.page_set_func == controller._page_set_zero_copy
             there_and_back(controller, device, host, pages)
 
 
@@ -58,7 +59,6 @@ def there_and_back(controller, device, host, pages):
     host_indices = controller.write(there)
     controller.ack_write_queue[0].finish_event.synchronize()
     assert controllers.back_up(controller, host_indices, tokens, hashes).completed_tokens == len(tokens)
-    assert controller.page_set_func == controller._page_set_zero_copy
     controller.evict_host(host_indices)
     allocator.free(there)
     stores.wipe(host)
@@ -72,6 +72,16 @@ def there_and_back(controller, device, host, pages):
     controller.start_loading()
     controller.ack_load_queue[0].finish_event.synchronize()
     assert all(torch.equal(buffer[back].view(torch.uint8), want) for buffer, want in zip(buffers, wanted, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["mha", "mla"])
+def test_pages_as_tensors_serve_where_interface_v1_is_off(kind):
+    with published(hicache_mem_layout="page_first_direct", hicache_io_backend="direct"):
+        device, host = pools(kind, "page_first_direct")
+        with controllers.controller_over(device, host, interface_v1=0) as controller:
+            assert controller.page_get_func == controller._generic_page_get
+            there_and_back(controller, device, host, 3)
+            assert controller.storage_backend._faults.counts == {}
 
 
 def test_a_failed_attachment_leaves_no_store_behind():

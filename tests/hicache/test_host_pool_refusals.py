@@ -88,10 +88,26 @@ def test_a_pool_whose_pages_another_rank_holds_is_refused():
     refused(host, "no buffer in this process", is_mla_model=True)
 
 
+def test_a_pool_that_was_destroyed_is_refused():
+    with published(hicache_mem_layout="page_first"):
+        hosts = [mha_pool(), *cpu_side_pools.envelope_pools("page_first")]
+    for host in hosts:
+        host.destroy()
+    for host in hosts:
+        refused(host, "it was destroyed")
+
+
 def test_an_unknown_layout_is_refused_with_its_name():
+    from sglang.srt.mem_cache.hicache_storage import PoolName
+
     host = mha_pool()
     host.layout = "page_first_kv_split"
-    refused(host, "--hicache-mem-layout page_first_kv_split.*supported: layer_first")
+    with pytest.raises(UnsupportedHostPoolError) as caught:
+        describe_host_pool(host, PoolName.DRAFT, storage_config())
+    assert str(caught.value).startswith(
+        "host pool 'draft' (MHATokenToKVPoolHost, --hicache-mem-layout page_first_kv_split): "
+    )
+    assert "layer_first" in str(caught.value)
 
 
 # What a pool says is not believed ----------------------------------------------------------------------------------

@@ -164,6 +164,34 @@ def test_sharded_pools_with_several_ranks_and_replicated_ones_with_one_rank_open
         pass
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, {"model_revision": "2"}),
+        ({}, {"extra_backend_tag": "blue"}),
+        ({}, {"config": {"model_name": "tiny/other"}}),
+        ({"config": {"tp_size": 2}}, {"config": {"tp_size": 2, "tp_rank": 1}}),
+        ({}, {"config": {"dp_rank": 1}}),
+        ({"config": {"pp_size": 2}}, {"config": {"pp_size": 2, "pp_rank": 1}}),
+    ],
+)
+def test_stores_of_another_identity_over_one_pool_miss_each_others_pages(host, monkeypatch, one, other):
+    from sglang_umbp.hicache import resources
+
+    shared = stores.SharedPool(dram_capacity_bytes=1 << 20)
+    monkeypatch.setattr(resources, "Pool", lambda settings: shared)
+    keys = stores.page_hashes(2)
+    try:
+        with stores.opened_store(host, **one) as writer, stores.opened_store(host, **other) as reader:
+            assert writer.batch_set_v1(keys, stores.indices_of(host, 0, 1)) == [True, True]
+            assert reader.batch_exists(keys) == 0
+            assert reader.batch_get_v1(keys, stores.indices_of(host, 0, 1)) == [False, False]
+            with stores.opened_store(host, **one) as same:
+                assert same.batch_exists(keys) == 2
+    finally:
+        shared.really_close()
+
+
 # Nothing is skipped in silence, nothing is raised ---------------------------------------------------------
 
 
@@ -338,6 +366,20 @@ def test_one_line_says_what_was_opened_and_one_what_was_done(host, caplog):
     for words in ("1 look-ups found 2 of 3 pages", "loaded 2 objects", "stored 2 objects", "get missing 1"):
         assert words in closed
     assert "fault InvalidBatchError 1" in closed
+
+
+def test_a_pool_that_is_registered_later_has_its_own_line(store, caplog):
+    with caplog.at_level(logging.INFO, STORE_LOGGER):
+        draft = cpu_pools.mha_host_pool(cpu_pools.mha_device_pool(layers=1), "page_first")
+        store.register_mem_host_pool_v2(draft, "draft")
+    (line,) = caplog.messages
+    assert line.startswith("umbp store: host pool registered later: draft: mha page_first")
+    from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
+
+    keys = stores.page_hashes(2)
+    transfer = PoolTransfer(PoolName.DRAFT, stores.indices_of(draft, 0, 1), keys=keys)
+    assert store.batch_set_v2([transfer]) == {"draft": [True, True]}
+    assert store.batch_exists(keys) == 0
 
 
 def test_a_local_model_without_a_revision_is_warned_of_once(host, caplog, tmp_path):
