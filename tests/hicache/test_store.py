@@ -165,6 +165,22 @@ def test_sharded_pools_with_several_ranks_and_replicated_ones_with_one_rank_open
 
 
 @pytest.mark.parametrize(
+    ("told", "ranks"),
+    [
+        ({}, 1),
+        ({"tp_size": 4, "pp_size": 2, "nnodes": 2}, 4),
+        ({"dp_size": 2}, 2),
+        ({"tp_size": 2, "nnodes": 4}, 1),
+    ],
+)
+def test_ranks_of_this_node_are_those_that_sglang_starts_on_it(told, ranks):
+    from sglang_umbp.hicache.ranks import ranks_of_this_node
+
+    with published(hicache_mem_layout="page_first", **told):
+        assert ranks_of_this_node() == ranks
+
+
+@pytest.mark.parametrize(
     ("one", "other"),
     [
         ({}, {"model_revision": "2"}),
