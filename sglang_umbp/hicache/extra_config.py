@@ -57,8 +57,8 @@ class ConnectorSettings:
     hold_lookups: int = setting(
         512,
         Whole(0, 65536, "look-ups"),
-        "look-ups whose pages are held until SGLang loads them, the oldest let go of first; a request makes one for each "
-        "host pool, or more if it is long; 0: none are held",
+        "look-ups whose pages are held until SGLang loads them, the oldest let go of first; a request makes one for "
+        "each host pool, or more if it is long; 0: none are held",
         "UMBP_HOLD_LOOKUPS",
     )
     hold_s: float = setting(
