@@ -58,7 +58,7 @@ KINDS = {
         "kv_buffer",
         _doors(by_pointers=_THREE, by_row="page_unified"),
         replicable=True,
-        geometry=("kv_lora_rank", "qk_rope_head_dim"),
+        geometry=("kv_lora_rank", "qk_rope_head_dim", "dsa_kv_cache_store_fp8"),
     ),
     _POOL_HOST + "dsa.DSAIndexerPoolHost": HostPoolKind(
         "dsa_indexer", "index_k_with_scale_buffer", _doors("layer_first"), replicable=True

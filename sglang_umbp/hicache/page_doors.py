@@ -95,6 +95,9 @@ def dtype_of(buffers: list[Any]) -> str:
 def geometry_of(host_pool: Any, kind: HostPoolKind) -> str:
     """The attributes of ``kind.geometry``, and what a pool of bytes holds in truth where it says so."""
     facts = {name: getattr(host_pool, name) for name in kind.geometry}
+    if kind.name in ("mha", "mha_asymmetric"):
+        # The host pool copies the device's pages as they are: by token, by head or in vectors.
+        facts["device"] = "+".join(dict.fromkeys(info.buffers.layout.value for info in host_pool._buffer_infos))
     if kind.name == "deepseek_v4_state":
         states = (pool.kv_score_buffer.kv_score for pool in host_pool.state_pools)
         facts["states"] = "+".join(dict.fromkeys(str(state.dtype).removeprefix("torch.") for state in states))

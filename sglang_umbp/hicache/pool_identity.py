@@ -18,7 +18,20 @@ if TYPE_CHECKING:
 
 FORMAT = "1"
 """Raised with every change of what is stored, so that older pages are not found."""
+PACKING_SWITCHES = (
+    "SGLANG_DSV4_KV_LAYOUT",
+    "SGLANG_DSV4_COMPRESSED_KV_LAYOUT",
+    "SGLANG_DSV4_COMPRESS_STATE_DTYPE",
+    "SGLANG_OPT_USE_ONLINE_COMPRESS",
+    "SGLANG_EXPERIMENTAL_ONLINE_C128_MTP",
+    "SGLANG_OPT_SM120_DIRECT_SWA_KV",
+    "SGLANG_OPT_SM120_NVFP4_PHASE_LAYOUT",
+    "SGLANG_HIP_DSV41_INDEX_K_PAGE8",
+    "SGLANG_USE_AITER",
+)
+"""SGLang's environment variables under which packed pages of one size hold other bytes."""
 WEIGHT_SETTINGS = ("revision", "dtype", "quantization", "modelopt_quant", "json_model_override_args")
+"""SGLang's flags under which one checkpoint gives other keys and values."""
 
 
 def pool_namespace_name(
@@ -104,16 +117,35 @@ def is_replicated(pages: HostPages, config: HiCacheStorageConfig) -> bool:
 
 
 def published_kv_format() -> str:
-    """The KV cache's element format as SGLang was told, what 8-bit floats are on this machine, and their scales.
+    """How SGLang packs KV elements of 8 bits and fewer: host pools keep all of them as uint8, in pages of equal size.
 
-    Host pools keep 8-bit elements of every format as uint8: this tells them apart.
+    What it was told of the element type and the scales, what 8-bit floats are on this machine, and all that chooses
+    between packed layouts: the device and SGLang's switches in the environment.
     """
     from sglang.kernels.ops.quantization.fp8_kernel import fp8_dtype
-    from sglang.srt.runtime_context import get_model, get_spec
+    from sglang.srt.environ import envs
+    from sglang.srt.runtime_context import get_exec, get_model, get_spec
 
-    draft = get_spec().speculative_draft_kv_cache_dtype
-    scales = _digest_of(get_model().quantization_param_path)
-    return f"{get_model().kv_cache_dtype},{draft},{str(fp8_dtype).removeprefix('torch.')},{scales}"
+    facts = {
+        "type": get_model().kv_cache_dtype,
+        "draft": get_spec().speculative_draft_kv_cache_dtype,
+        "fp8": str(fp8_dtype).removeprefix("torch."),
+        "scales": _digest_of(get_model().quantization_param_path),
+        "attention": get_exec().kernel.dsv4_attn_backend,
+        "device": _device(),
+    }
+    facts |= {name: getattr(envs, name).get() for name in PACKING_SWITCHES if hasattr(envs, name)}
+    return ",".join(f"{name}={value}" for name, value in facts.items())
+
+
+def _device() -> str:
+    """The runtime and generation of this process's device."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none"
+    major, minor = torch.cuda.get_device_capability()
+    return f"{'hip' if torch.version.hip else 'cuda'}{major}.{minor}"
 
 
 def published_weights() -> str:

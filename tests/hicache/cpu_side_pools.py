@@ -163,3 +163,39 @@ def envelope_pools(layout: str):
         allocator_type="default",
         pin_memory=False,
     )
+
+
+def packed_draft_pool(layout: str):
+    """Three layers of a model and two of its drafts in one page."""
+    from cpu_pools import mha_device_pool
+    from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
+
+    target, *drafts = (mha_device_pool(layers=layers) for layers in (3, 1, 1))
+    infos = [pool.get_device_pool_infos()[0].buffer_info for pool in (target, *drafts)]
+    return MHATokenToKVPoolHost(
+        infos[0],
+        2.0,
+        0,
+        PAGE_TOKENS,
+        layout,
+        pin_memory=False,
+        device_capacity_tokens=target.size,
+        start_layer=0,
+        end_layer=3,
+        draft_buffer_infos=tuple(infos[1:]),
+    )
+
+
+def sliding_window_group():
+    """Layers with full attention and layers with a sliding window, as SGLang assembles their host pools."""
+    from cpu_pools import mha_device_pool
+    from sglang.srt.mem_cache.hybrid_cache.hybrid_pool_assembler import build_hybrid_swa_group
+
+    return build_hybrid_swa_group(
+        page_size=PAGE_TOKENS,
+        full_kv_pool=mha_device_pool(layers=2),
+        swa_kv_pool=mha_device_pool(tokens=128, layers=4),
+        full_layer_mapping={0: 0, 3: 1},
+        swa_layer_mapping={1: 0, 2: 1, 4: 2, 5: 3},
+        use_mla=False,
+    )

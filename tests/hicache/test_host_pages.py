@@ -34,27 +34,35 @@ def deepseek_v4(layout):
     return {str(entry.name): entry.host_pool for entry in stack.group.entries}
 
 
+def sliding_window(layout):
+    return {str(entry.name): entry.host_pool for entry in cpu_side_pools.sliding_window_group().entries}
+
+
 def nvfp4(layout):
     return dict(zip(("kv", "indexer"), cpu_side_pools.nvfp4_pools(layout), strict=True))
 
 
+def one(name, build):
+    """Builds a dictionary of one pool."""
+    return lambda layout: {name: build(layout)}
+
+
 CASES = {
-    mha: cpu_pools.MHA_LAYOUTS,
-    mla: (*THREE, "page_unified"),
-    dsa: THREE,
-    deepseek_v4: THREE,
-    nvfp4: THREE,
-    lambda layout: {"kv": cpu_side_pools.asymmetric_pool(layout)}: THREE[1:],
-    lambda layout: {"indexer": cpu_side_pools.keys_only_pool(layout)}: THREE,
-    lambda layout: {"indexer": cpu_side_pools.qsa_pool(layout)}: THREE,
-    lambda layout: {"mamba": cpu_side_pools.mamba_pool(layout)}: THREE[1:],
-    lambda layout: {"mamba": cpu_side_pools.mamba_pool(layout, side_states=2)}: THREE[1:],
+    "mha": (mha, cpu_pools.MHA_LAYOUTS),
+    "mla": (mla, (*THREE, "page_unified")),
+    "dsa": (dsa, THREE),
+    "deepseek_v4": (deepseek_v4, THREE),
+    "nvfp4": (nvfp4, THREE),
+    "sliding_window": (sliding_window, (*THREE, "page_head")),
+    "packed_drafts": (one("kv", cpu_side_pools.packed_draft_pool), cpu_pools.MHA_LAYOUTS),
+    "asymmetric": (one("kv", cpu_side_pools.asymmetric_pool), THREE[1:]),
+    "keys_only": (one("indexer", cpu_side_pools.keys_only_pool), THREE),
+    "qsa": (one("indexer", cpu_side_pools.qsa_pool), THREE),
+    "mamba": (one("mamba", cpu_side_pools.mamba_pool), THREE[1:]),
+    "mamba_side_states": (one("mamba", lambda layout: cpu_side_pools.mamba_pool(layout, side_states=2)), THREE[1:]),
 }
-NAMES = ("mha", "mla", "dsa", "deepseek_v4", "nvfp4", "asymmetric", "keys_only", "qsa", "mamba", "mamba_side_states")
 EVERY_CASE = [
-    pytest.param(build, layout, id=f"{name}-{layout}")
-    for name, (build, layouts) in zip(NAMES, CASES.items(), strict=True)
-    for layout in layouts
+    pytest.param(build, layout, id=f"{name}-{layout}") for name, (build, layouts) in CASES.items() for layout in layouts
 ]
 
 

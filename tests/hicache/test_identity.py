@@ -15,7 +15,13 @@ from hand_made_pages import FACTS, MLA_RANKS, REPLICATED, name_of
 
 from sglang_umbp import Pool, SettingsError
 from sglang_umbp.hicache.host_pages import HostPages, describe_host_pool
-from sglang_umbp.hicache.pool_identity import is_replicated, pool_identity, published_kv_format, published_weights
+from sglang_umbp.hicache.pool_identity import (
+    PACKING_SWITCHES,
+    is_replicated,
+    pool_identity,
+    published_kv_format,
+    published_weights,
+)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +119,30 @@ def test_the_published_format_follows_the_command_line():
     with published(kv_cache_dtype="fp8_e4m3", speculative_draft_kv_cache_dtype="bfloat16"):
         third = published_kv_format()
     assert len({first, second, third}) == 3
-    assert first.startswith("fp8_e4m3,")
+    assert first.startswith("type=fp8_e4m3,")
+
+
+@pytest.mark.parametrize("switch", PACKING_SWITCHES)
+def test_the_published_format_has_the_switches_of_packed_layouts(switch):
+    from sglang.srt.environ import envs
+
+    with published():
+        plain = published_kv_format()
+        value = getattr(envs, switch).get()
+        with getattr(envs, switch).override(not value if isinstance(value, bool) else "another"):
+            assert published_kv_format() != plain
+
+
+def test_pages_of_another_device_layout_have_another_identity():
+    """SGLang's host pools copy what the device holds: by head under this switch, at the same size."""
+    from sglang.srt.environ import envs
+
+    names = set()
+    for by_head in (False, True):
+        with published(hicache_mem_layout="page_first"), envs.SGLANG_USE_HND_KVCACHE.override(by_head):
+            host = cpu_pools.mha_host_pool(cpu_pools.mha_device_pool(), "page_first")
+        names.add(name_of(describe_host_pool(host, "kv", storage_config())))
+    assert len(names) == 2
 
 
 def test_the_published_format_has_the_scales_of_8_bit_elements(tmp_path):
