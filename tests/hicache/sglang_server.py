@@ -25,6 +25,8 @@ ADMIN_KEY = "for-tests"
 START_TIMEOUT_S = 400.0
 CALL_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
+# A test run that is killed leaves no server: the kernel ends it with its parent (util-linux).
+END_WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 PLUGINS = """
 [sglang.srt.plugins]
 cpu_transfer = cpu_transfer:install
@@ -163,7 +165,13 @@ def running_server(
     port = free_port()
     log_path = folder / "server.log"
     given = FIXED_ARGUMENTS | {"--model-path": str(model), "--port": str(port)} | dict(arguments or {})
-    command = [sys.executable, *launcher, *FIXED_SWITCHES, *(word for pair in given.items() for word in pair)]
+    command = [
+        *END_WITH_US,
+        sys.executable,
+        *launcher,
+        *FIXED_SWITCHES,
+        *(word for pair in given.items() for word in pair),
+    ]
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             command,
@@ -238,7 +246,13 @@ def engine_keywords(model: Path, arguments: Mapping[str, str]) -> dict[str, obje
 
 def run_engine_program(folder: Path, keywords: Mapping[str, object], prompt: Sequence[int]) -> list[dict[str, Any]]:
     """What engine_program.py answers, in a process of its own."""
-    command = [sys.executable, str(HERE / "engine_program.py"), json.dumps(keywords), json.dumps(list(prompt))]
+    command = [
+        *END_WITH_US,
+        sys.executable,
+        str(HERE / "engine_program.py"),
+        json.dumps(keywords),
+        json.dumps(list(prompt)),
+    ]
     log_path = folder / "engine.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
