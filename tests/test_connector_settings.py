@@ -3,12 +3,13 @@
 import pytest
 
 from sglang_umbp import SettingsError
+from sglang_umbp.hicache import extra_config
 from sglang_umbp.hicache.extra_config import SGLANG_KEYS, read_settings
 
 
 def test_without_a_word_everything_has_its_default():
     settings = read_settings(None, {})
-    assert settings.connector.hold_lookups == 64
+    assert settings.connector.hold_lookups == 512
     assert settings.connector.extra_backend_tag == ""
     assert settings.pool.dram_capacity_bytes is None
     assert not settings.by_tensors
@@ -30,7 +31,7 @@ def test_the_extra_config_wins_over_the_environment():
 
 
 def test_keys_of_sglang_pass():
-    assert read_settings(dict.fromkeys(SGLANG_KEYS, 1), {}).connector.hold_lookups == 64
+    assert read_settings(dict.fromkeys(SGLANG_KEYS, 1), {}).connector.hold_lookups == 512
 
 
 def test_an_unknown_key_is_refused_with_the_known_ones():
@@ -74,7 +75,7 @@ def test_a_setting_without_effect_is_refused():
 def test_a_mode_that_this_version_lacks_is_refused_by_name(config, environ, word):
     with pytest.raises(SettingsError, match=f"^{word}: this version has the embedded pool only"):
         read_settings(config, environ)
-    assert read_settings({"ssd_enabled": False}, {"UMBP_STANDALONE_ADDRESS": ""}).connector.hold_lookups == 64
+    assert read_settings({"ssd_enabled": False}, {"UMBP_STANDALONE_ADDRESS": ""}).connector.hold_lookups == 512
 
 
 DYNAMIC = {"backend_name": "umbp", "module_path": "sglang_umbp.hicache.store", "class_name": "UmbpStore"}
@@ -83,3 +84,13 @@ DYNAMIC = {"backend_name": "umbp", "module_path": "sglang_umbp.hicache.store", "
 def test_the_dynamic_backend_passes_tensors_unless_interface_v1_is_on():
     assert read_settings(DYNAMIC, {}).by_tensors
     assert not read_settings(DYNAMIC | {"interface_v1": 1}, {}).by_tensors
+
+
+def test_ranks_of_one_machine_share_the_automatic_capacity_and_nothing_else(monkeypatch):
+    monkeypatch.setattr(extra_config, "available_bytes", lambda: 64 << 30)
+    monkeypatch.setattr(extra_config, "cgroup_limit", lambda: None)
+    for config in ({}, {"dram_capacity_bytes": "auto"}, {"capacity_bytes": None}):
+        assert read_settings(config, {}, ranks=8).pool.dram_capacity_bytes == 2 << 30
+    assert read_settings({}, {"UMBP_DRAM_CAPACITY": "auto"}, ranks=2).pool.dram_capacity_bytes == 8 << 30
+    assert read_settings({"dram_capacity_bytes": "3GiB"}, {}, ranks=8).pool.dram_capacity_bytes == 3 << 30
+    assert read_settings({}, {}, ranks=1).pool.dram_capacity_bytes is None

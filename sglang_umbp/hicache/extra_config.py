@@ -12,9 +12,11 @@ from dataclasses import Field, dataclass, fields
 from typing import Any
 
 from ..errors import SettingsError
+from ..machine import available_bytes, cgroup_limit
 from ..setting_kinds import Real, Text, Whole
 from ..setting_values import DEFAULT, Given, Setting, Source, setting
 from ..settings import PoolSettings
+from ..sizing import Memory, default_capacity_bytes
 
 # SGLang takes most of these out before a store sees them; not on every way to it.
 SGLANG_KEYS = frozenset(
@@ -31,6 +33,7 @@ MODE_KEYS = {
     "master_address": "UMBP_MASTER_ADDRESS",
     "ssd_enabled": "UMBP_SSD_ENABLED",
 }
+_ALIGNMENT = 2 << 20
 DYNAMIC_KEYS = ("backend_name", "module_path", "class_name")
 
 
@@ -52,9 +55,10 @@ class ConnectorSettings:
         "UMBP_EXTRA_BACKEND_TAG",
     )
     hold_lookups: int = setting(
-        64,
+        512,
         Whole(0, 65536, "look-ups"),
-        "look-ups whose pages are held until SGLang loads them, the oldest let go of first; 0: none are held",
+        "look-ups whose pages are held until SGLang loads them, the oldest let go of first; a request makes one for "
+        "each host pool, or more if it is long; 0: none are held",
         "UMBP_HOLD_LOOKUPS",
     )
     hold_s: float = setting(
@@ -86,11 +90,15 @@ _FIELDS: dict[str, Field[Any]] = {item.name: item for item in fields(ConnectorSe
 _POOL_NAMES = frozenset(
     name for item in fields(PoolSettings) for name in (item.name, *PoolSettings.about(item.name).aliases)
 )
+_CAPACITY_NAMES = ("dram_capacity_bytes", *PoolSettings.about("dram_capacity_bytes").aliases)
 
 
-def read_settings(extra_config: Mapping[str, Any] | None, environ: Mapping[str, str] | None = None) -> StoreSettings:
+def read_settings(
+    extra_config: Mapping[str, Any] | None, environ: Mapping[str, str] | None = None, ranks: int = 1
+) -> StoreSettings:
     """The settings of a store. extra_config wins over the environment (of the process unless given).
 
+    ranks: processes on this machine that open a pool each; they share what a capacity of 'auto' comes to.
     Raises SettingsError naming the key or variable, its value and what is allowed.
     """
     config = extra_config or {}
@@ -103,9 +111,18 @@ def read_settings(extra_config: Mapping[str, Any] | None, environ: Mapping[str, 
             f"unknown key {', '.join(map(repr, unknown))} in the storage backend's extra config; allowed: "
             f"{', '.join(sorted(_POOL_NAMES | _FIELDS.keys()))}; and of SGLang: {', '.join(sorted(SGLANG_KEYS))}"
         )
-    pool = PoolSettings.from_env(environ, {name: value for name, value in config.items() if name in _POOL_NAMES})
+    for_pool = {name: value for name, value in config.items() if name in _POOL_NAMES}
+    pool = PoolSettings.from_env(environ, for_pool)
+    if pool.dram_capacity_bytes is None and ranks > 1:
+        for_pool = {name: value for name, value in for_pool.items() if name not in _CAPACITY_NAMES}
+        pool = PoolSettings.from_env(environ, for_pool, dram_capacity_bytes=_share_of_capacity(ranks))
     dynamic = all(name in config for name in DYNAMIC_KEYS)
     return StoreSettings(pool, _connector_settings(config, environ), dynamic and not config.get("interface_v1"))
+
+
+def _share_of_capacity(ranks: int) -> int:
+    """What 'auto' comes to for one of so many pools: memory is taken as it is used, so that each would fit alone."""
+    return default_capacity_bytes(Memory(available_bytes(), cgroup_limit())) // ranks // _ALIGNMENT * _ALIGNMENT
 
 
 def about(name: str) -> Setting:

@@ -29,6 +29,7 @@ from .extra_config import StoreSettings, read_settings
 from .host_pages import HostPages, describe_host_pool
 from .page_tensors import PageTensors
 from .pool_identity import pool_namespace_name, published_kv_format, published_weights
+from .ranks import ranks_of_this_node
 from .resources import Resources
 from .store_lines import closing_line, opening_line, pool_line, warnings
 from .stored_pool import StoredPool
@@ -46,8 +47,8 @@ class UmbpStore(HiCacheStorage):
         Raises SettingsError (a key, a variable, a mode that this version lacks), PoolMemoryError.
         """
         self.config = storage_config
-        self.settings: StoreSettings = read_settings(storage_config.extra_config)
         _refuse_replicas(storage_config)
+        self.settings: StoreSettings = read_settings(storage_config.extra_config, ranks=ranks_of_this_node())
         self._resources = Resources(self.settings, storage_config)
         self._resources.open()
         self._finalizer = weakref.finalize(self, _close, self._resources)

@@ -132,3 +132,36 @@ def test_a_page_of_one_pool_evicted_between_look_up_and_load_clamps_to_the_short
     )
     assert (operation.storage_hit_count, completed) == (3 * PAGE, PAGE)
     assert not any(side_pools.values())
+
+
+def attach(stack):
+    stack.controller.attach_storage_backend(
+        "dynamic",
+        prefetch_threshold=PAGE,
+        model_name="tiny/deepseek-v4",
+        storage_backend_extra_config=dict(controllers.DYNAMIC),
+        host_pools=stack.group.entries,
+    )
+
+
+def test_a_side_pool_that_is_refused_leaves_no_memory_behind_and_the_next_attachment_works(stack, monkeypatch):
+    from sglang_umbp import UnsupportedHostPoolError
+    from sglang_umbp.hicache import store as store_module
+
+    stack.controller.detach_storage_backend()
+    describe = store_module.describe_host_pool
+
+    def refuse_c128(host_pool, name, config):
+        if name == "deepseek_v4_c128":
+            raise UnsupportedHostPoolError(f"host pool {name!r} is not known")
+        return describe(host_pool, name, config)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "describe_host_pool", refuse_c128)
+        with pytest.raises(UnsupportedHostPoolError, match="deepseek_v4_c128"):
+            attach(stack)
+    refused = stack.controller.storage_backend  # SGLang keeps it until it is told to detach
+    assert refused is None or refused._pool.closed
+    stack.controller.detach_storage_backend()
+    attach(stack)
+    assert not stack.controller.storage_backend._pool.closed

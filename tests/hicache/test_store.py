@@ -3,6 +3,10 @@
 import gc
 import inspect
 import logging
+import queue
+import random
+import threading
+import time
 
 import cpu_pools
 import pytest
@@ -165,6 +169,22 @@ def test_sharded_pools_with_several_ranks_and_replicated_ones_with_one_rank_open
 
 
 @pytest.mark.parametrize(
+    ("told", "ranks"),
+    [
+        ({}, 1),
+        ({"tp_size": 4, "pp_size": 2, "nnodes": 2}, 4),
+        ({"dp_size": 2}, 2),
+        ({"tp_size": 2, "nnodes": 4}, 1),
+    ],
+)
+def test_ranks_of_this_node_are_those_that_sglang_starts_on_it(told, ranks):
+    from sglang_umbp.hicache.ranks import ranks_of_this_node
+
+    with published(hicache_mem_layout="page_first", **told):
+        assert ranks_of_this_node() == ranks
+
+
+@pytest.mark.parametrize(
     ("one", "other"),
     [
         ({}, {"model_revision": "2"}),
@@ -276,6 +296,71 @@ def test_empty_batches_are_answered(store):
     assert store.batch_exists([]) == 0
     assert store.batch_exists_v2([]).kv_hit_pages == 0
     assert store.batch_get_v2([]) == {}
+
+
+# Threads ------------------------------------------------------------------------------------------------
+
+
+class Scheduler:
+    """The storage threads of SGLang over one store: each page hash has bytes of its own."""
+
+    def __init__(self, store, host) -> None:
+        self.store, self.host = store, host
+        self.keys = stores.page_hashes(12)
+        self.page = len(stores.page_bytes(host, 0))
+        self.found: queue.Queue = queue.Queue(maxsize=4)
+        self.stopped = threading.Event()
+        self.loaded, self.wrong = 0, []
+
+    def content(self, number):
+        return bytes([number + 1]) * self.page
+
+    def back_up(self):
+        chance = random.Random(1)
+        while not self.stopped.is_set():
+            first = chance.randrange(0, 10, 2)
+            for row in (0, 1):
+                data = torch.frombuffer(bytearray(self.content(first + row)), dtype=torch.uint8)
+                self.host.set_from_flat_data_page(row * self.host.page_size, data.view(self.host.dtype))
+            self.store.batch_set_v1(self.keys[first : first + 2], stores.indices_of(self.host, 0, 1))
+
+    def look_up(self):
+        chance = random.Random(2)
+        while not self.stopped.is_set():
+            first = chance.randrange(0, 10, 2)
+            if self.store.batch_exists(self.keys[first : first + 2]) == 2:
+                self.found.put(first)
+        self.found.put(None)
+
+    def load(self):
+        while (first := self.found.get(timeout=30)) is not None:
+            answers = self.store.batch_get_v1(self.keys[first : first + 2], stores.indices_of(self.host, 8, 9))
+            for offset in (place for place, answer in enumerate(answers) if answer):
+                self.loaded += 1
+                if stores.page_bytes(self.host, 8 + offset) != self.content(first + offset):
+                    self.wrong.append(first + offset)
+
+
+def test_look_ups_loads_and_backups_from_their_threads_never_give_wrong_bytes(host):
+    """A thread each, as SGLang has them, while its scheduler clears; the pool is too small for all pages."""
+    page = len(stores.page_bytes(host, 0))
+    with stores.opened_store(host, dram_capacity_bytes=8 * page, hold_lookups=4) as store:
+        run = Scheduler(store, host)
+        threads = [threading.Thread(target=work, daemon=True) for work in (run.back_up, run.look_up, run.load)]
+        for thread in threads:
+            thread.start()
+        deadline_s = time.monotonic() + 60
+        while run.loaded < 500 and time.monotonic() < deadline_s:
+            threads[0].join(timeout=0.05)
+            store.clear()
+        run.stopped.set()
+        for thread in threads:
+            thread.join(timeout=30)
+            assert not thread.is_alive()
+        assert run.loaded >= 500
+        assert run.wrong == []
+        assert store._pool.stats().evicted > 0
+        assert store._faults.counts == {}
 
 
 # Depth, stats, older calls, lines -------------------------------------------------------------------------

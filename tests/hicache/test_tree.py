@@ -34,6 +34,18 @@ def tree_over(device):
     return tree, allocator
 
 
+def index_buffers(device):
+    """The indexer's buffers, a row for each page."""
+    return list(getattr(device, "index_k_with_scale_buffer", []))
+
+
+def contents(device, indices):
+    """Copies of every byte that belongs to these tokens on the device."""
+    pages = indices[:: device.page_size] // device.page_size
+    by_token = [buffer[indices] for buffer in controllers.device_buffers(device)]
+    return [rows.clone().view(torch.uint8) for rows in [*by_token, *(b[pages] for b in index_buffers(device))]]
+
+
 def wait_until(tree, condition):
     deadline_s = time.monotonic() + controllers.WAIT_S
     while not condition():
@@ -82,14 +94,20 @@ def load_back(tree, match, tokens):
     return tree.tree_core.collect_full_device_indices(node, match.last_device_node)
 
 
-@pytest.mark.parametrize("make_device_pool", [cpu_pools.mha_device_pool, cpu_pools.mla_device_pool])
+@pytest.mark.parametrize(
+    ("make_device_pool", "page_size"),
+    [
+        (cpu_pools.mha_device_pool, cpu_pools.PAGE_TOKENS),
+        (cpu_pools.mla_device_pool, cpu_pools.PAGE_TOKENS),
+        (cpu_pools.dsa_device_pool, cpu_pools.DSA_PAGE_TOKENS),
+    ],
+)
 @pytest.mark.parametrize("prefix_keys", [False, True])
-def test_a_prompt_comes_back_from_the_store_after_a_reset(make_device_pool, prefix_keys):
+def test_a_prompt_comes_back_from_the_store_after_a_reset(make_device_pool, page_size, prefix_keys):
     from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle, InsertParams
 
-    device = make_device_pool()
     extra = controllers.DYNAMIC | {
-        "prefetch_threshold": device.page_size,
+        "prefetch_threshold": page_size,
         "hicache_storage_pass_prefix_keys": prefix_keys,
         "eviction_policy": "depth_lru",
     }
@@ -102,18 +120,20 @@ def test_a_prompt_comes_back_from_the_store_after_a_reset(make_device_pool, pref
         hicache_write_policy="write_through",
         hicache_storage_prefetch_policy="wait_complete",
         hicache_storage_backend_extra_config=json.dumps(extra),
-        page_size=device.page_size,
+        page_size=page_size,
     ):
+        device = make_device_pool()
         tree, allocator = tree_over(device)
         try:
-            tokens = PAGES * device.page_size
+            tokens = PAGES * page_size
             indices = allocator.alloc(tokens)
-            buffers = controllers.device_buffers(device)
+            buffers = controllers.device_buffers(device) + index_buffers(device)
             cpu_pools.fill_randomly(buffers)
-            wanted = [buffer[indices].clone().view(torch.uint8) for buffer in buffers]
+            wanted = contents(device, indices)
             tree.insert(InsertParams(key=prompt(tokens), value=indices))
             store = tree.cache_controller.storage_backend
-            wait_until(tree, lambda: store._pool.stats().objects == PAGES)
+            objects = PAGES * len(store._pools)
+            wait_until(tree, lambda: store._pool.stats().objects == objects)
             wait_until(tree, lambda: not tree.ongoing_backup)
 
             tree.reset()
@@ -128,9 +148,8 @@ def test_a_prompt_comes_back_from_the_store_after_a_reset(make_device_pool, pref
             found = matched(tree, tokens)
             assert found.host_hit_length == tokens
             back = load_back(tree, found, tokens)
-            got = [buffer[back].view(torch.uint8) for buffer in buffers]
-            assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
-            assert store._pool.stats().hits == PAGES
+            assert all(torch.equal(a, b) for a, b in zip(contents(device, back), wanted, strict=True))
+            assert store._pool.stats().hits == objects
             assert store._faults.counts == {}
         finally:
             tree.shutdown()
