@@ -11,6 +11,7 @@ from .errors import (
     SettingsError,
     UmbpError,
     UnregisteredMemoryError,
+    UnsupportedHostPoolError,
 )
 from .layout import Component, Namespace, PageLayout
 from .pool import Pool
@@ -36,5 +37,6 @@ __all__ = [
     "Status",
     "UmbpError",
     "UnregisteredMemoryError",
+    "UnsupportedHostPoolError",
     "__version__",
 ]

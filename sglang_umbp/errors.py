@@ -31,3 +31,7 @@ class ForkedPoolError(UmbpError, RuntimeError):
 
 class PoolMemoryError(UmbpError, MemoryError):
     """The system did not give the memory for the arena or the index."""
+
+
+class UnsupportedHostPoolError(UmbpError, NotImplementedError):
+    """A host pool of SGLang is of a kind, or in a layout, whose pages cannot be stored; the message names it."""
