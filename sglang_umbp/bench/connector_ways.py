@@ -176,8 +176,7 @@ class NativeCall:
 
     def __init__(self, pool: Pool, layouts: Sequence[Any]) -> None:
         self._native = pool.native
-        self._layouts = [layout.native for layout in layouts]
-        self._fragments = [layout.fragments for layout in layouts]
+        self._layouts = list(layouts)
 
     def put(self, hashes: Sequence[str], places: PagePlaces) -> int:
         """See Way."""
@@ -186,8 +185,7 @@ class NativeCall:
 
     def get(self, hashes: Sequence[str], places: PagePlaces) -> int:
         """See Way."""
-        calls = zip(self._layouts, self._fragments, strict=True)
-        answers = [self._native.get_pages(layout, hashes, places.rows, 0, end, False) for layout, end in calls]
+        answers = [self._native.get_pages(layout, hashes, places.rows) for layout in self._layouts]
         return sum(len(each) - sum(each) for each in answers)
 
     def look_up(self, hashes: Sequence[str]) -> int:

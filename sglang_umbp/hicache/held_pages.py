@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .._native import Session
 from ..layout import Namespace
-from ..session import Session
 
 
 class Held:

@@ -1,10 +1,11 @@
-"""The three places where SGLang knows storage backends by name only, and the hooks that teach it one more.
+"""The places where SGLang knows storage backends by name only, or forgets them, and the hooks that help.
 
 Everything a hook relies on is looked up and compared before one is registered, so that another SGLang is noticed when
 it starts and not when a request is served. SGLang's HookRegistry applies them, in every process that loads plugins.
 """
 
 import inspect
+import logging
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ STORE_CLASS = "UmbpStore"
 FACTORY_MODULE = "sglang.srt.mem_cache.storage.backend_factory"
 CONTROLLER_MODULE = "sglang.srt.managers.cache_controller"
 HYBRID_CONTROLLER_MODULE = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller"
+WEIGHTS_MODULE = "sglang.srt.managers.scheduler_components.weight_updater"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,14 @@ ATTACH_BACKEND = Relied(
 TAKES_ENVELOPES = Relied(
     HYBRID_CONTROLLER_MODULE, "HybridCacheController.supports_page_envelope_host", ("storage_backend",)
 )
+AFTER_WEIGHT_UPDATE = Relied(
+    WEIGHTS_MODULE,
+    "SchedulerWeightUpdaterManager.flush_cache_after_weight_update",
+    ("self", "recv_req", "success", "message"),
+    uses=("flush_cache",),
+)
 RELIED = (
+    AFTER_WEIGHT_UPDATE,
     CREATE_BACKEND,
     ATTACH_BACKEND,
     TAKES_ENVELOPES,
@@ -96,6 +107,7 @@ def install_hooks() -> None:
     HookRegistry.register(CREATE_BACKEND.target, create_backend, HookType.AROUND)
     HookRegistry.register(ATTACH_BACKEND.target, attach_backend, HookType.AROUND)
     HookRegistry.register(TAKES_ENVELOPES.target, takes_envelopes, HookType.AROUND)
+    HookRegistry.register(AFTER_WEIGHT_UPDATE.target, after_weight_update, HookType.AROUND)
 
 
 def create_backend(
@@ -134,6 +146,27 @@ def takes_envelopes(original: Callable[..., Any], storage_backend: str | None) -
     It does: a page of such a host pool is one object with every byte of its envelope, moved under SGLang's lease.
     """
     return storage_backend == BACKEND_NAME or original(storage_backend)
+
+
+def after_weight_update(original: Callable[..., Any], updater: Any, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around the flush that follows new weights: what the old ones computed leaves the storage as well.
+
+    After the flush, which drops pages that are on their way there. A request that asks for no flush keeps everything.
+    """
+    answer = original(updater, recv_req, *args, **kwargs)
+    if recv_req.flush_cache:
+        clear_store(updater.scheduler)
+    return answer
+
+
+def clear_store(scheduler: Any) -> None:
+    """Removes every page from the store of this scheduler's tree cache, if it is ours, however it was attached."""
+    controller = getattr(getattr(scheduler, "tree_cache", None), "cache_controller", None)
+    store: Any = getattr(controller, "storage_backend", None)
+    store = getattr(store, "_backend", store)  # SGLang's failure injector stands before it
+    if type(store).__module__ == STORE_MODULE:
+        store.clear()
+        logger.info("umbp store: cleared, because the weights were updated")
 
 
 def refuse_decode_context_parallelism() -> None:

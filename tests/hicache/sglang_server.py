@@ -105,6 +105,10 @@ class SglangServer:
         }
         return self.call("PUT", "/hicache/storage-backend", body)
 
+    def update_weights(self, model: Path) -> None:
+        """Loads the weights again; SGLang flushes device and host caches by itself."""
+        self.call("POST", "/update_weights_from_disk", {"model_path": str(model)})
+
     def detach(self) -> str:
         return self.call("DELETE", "/hicache/storage-backend")
 

@@ -2,6 +2,7 @@
 
 import logging
 from importlib.metadata import entry_points
+from types import SimpleNamespace
 
 import pytest
 from context import published
@@ -60,13 +61,14 @@ def test_entry_point_names_the_plugin():
     assert found.load() is plugin.register
 
 
-def test_registration_adds_the_word_the_backend_and_three_hooks_once(fresh_process, capsys):
+def test_registration_adds_the_word_the_backend_and_the_hooks_once(fresh_process, capsys):
     plugin.register()
     plugin.register()
-    targets = [relied.target for relied in (hooks.CREATE_BACKEND, hooks.ATTACH_BACKEND, hooks.TAKES_ENVELOPES)]
+    hooked = (hooks.CREATE_BACKEND, hooks.ATTACH_BACKEND, hooks.TAKES_ENVELOPES, hooks.AFTER_WEIGHT_UPDATE)
+    targets = [relied.target for relied in hooked]
     assert added() == ["word", "backend", *(f"hook on {target}" for target in targets)]
     assert plugin.storage_backend_choices().count("umbp") == 1
-    assert [len(hook_registry.HookRegistry._hooks[target]) for target in targets] == [1, 1, 1]
+    assert [len(hook_registry.HookRegistry._hooks[target]) for target in targets] == [1] * 4
     assert capsys.readouterr().err == ""
 
 
@@ -186,3 +188,29 @@ def test_factory_builds_other_backends_as_before():
 
     assert build("umbp") == ("config", "pool")
     assert build("file")[:2] == (StorageBackendFactory, "file")
+
+
+@pytest.mark.parametrize("injected", [False, True])
+@pytest.mark.parametrize(("flush", "ours", "cleared"), [(True, True, 1), (False, True, 0), (True, False, 0)])
+def test_new_weights_clear_our_store_and_no_other(flush, ours, cleared, injected):
+    calls = []
+    kind = type("Store", (), {"clear": lambda self: calls.append("clear"), "__module__": "other"})
+    if ours:
+        kind.__module__ = hooks.STORE_MODULE
+    store = SimpleNamespace(_backend=kind()) if injected else kind()
+    scheduler = SimpleNamespace(tree_cache=SimpleNamespace(cache_controller=SimpleNamespace(storage_backend=store)))
+    request = SimpleNamespace(flush_cache=flush)
+
+    def original(updater, recv_req, success, message):
+        calls.append("flush")
+        return success, message
+
+    answer = hooks.after_weight_update(original, SimpleNamespace(scheduler=scheduler), request, True, "done")
+    assert answer == (True, "done")
+    assert calls == ["flush"] + ["clear"] * cleared
+
+
+def test_new_weights_without_a_tree_cache_are_no_fault():
+    request = SimpleNamespace(flush_cache=True)
+    for scheduler in (None, SimpleNamespace(), SimpleNamespace(tree_cache=SimpleNamespace(cache_controller=None))):
+        assert hooks.after_weight_update(lambda *_: "ok", SimpleNamespace(scheduler=scheduler), request, 1, "") == "ok"

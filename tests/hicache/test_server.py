@@ -100,6 +100,16 @@ def test_cleared_storage_has_nothing(umbp_server):
     assert (answer.cached_tokens, answer.ids) == (0, expected.ids)
 
 
+def test_after_new_weights_nothing_comes_from_the_old_ones(umbp_server, tiny_model):
+    prompt = new_prompt(96, seed=36)
+    expected = device_hit(umbp_server, prompt)
+    storage_hit(umbp_server, prompt)
+    umbp_server.update_weights(tiny_model)
+    answer = umbp_server.generate(prompt)
+    assert (answer.cached_tokens, answer.ids) == (0, expected.ids)
+    assert "umbp store: cleared, because the weights were updated" in umbp_server.log()
+
+
 @pytest.mark.parametrize(("backend", "extra_config"), [("dynamic", DYNAMIC), ("umbp", EXTRA_CONFIG)])
 def test_attachment_at_run_time_serves_from_storage(umbp_server, backend, extra_config):
     prompt = new_prompt(96, seed=34)
