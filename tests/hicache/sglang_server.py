@@ -51,7 +51,8 @@ UMBP_ARGUMENTS = {
     "--hicache-storage-backend": "umbp",
     "--hicache-storage-backend-extra-config": json.dumps(EXTRA_CONFIG),
 }
-FIXED_SWITCHES = ("--skip-tokenizer-init", "--enable-hierarchical-cache", "--enable-cache-report")
+# --sleep-on-idle: a scheduler polls on a whole core otherwise, beside the servers of other tests.
+FIXED_SWITCHES = ("--skip-tokenizer-init", "--enable-hierarchical-cache", "--enable-cache-report", "--sleep-on-idle")
 
 
 class ServerStartError(RuntimeError):
