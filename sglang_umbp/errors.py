@@ -31,3 +31,19 @@ class ForkedPoolError(UmbpError, RuntimeError):
 
 class PoolMemoryError(UmbpError, MemoryError):
     """The system did not give the memory for the arena or the index."""
+
+
+class NodeServerError(UmbpError, ConnectionError):
+    """The node server cannot be reached, did not answer before the deadline, or broke the connection off."""
+
+
+class ProtocolError(UmbpError, ValueError):
+    """A frame from the other side is malformed, oversized or cut short; the connection is of no more use."""
+
+
+class RefusedError(UmbpError, RuntimeError):
+    """The node server answered that it will not do what was asked; ``code`` is one of protocol.ErrorCode."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
