@@ -258,8 +258,8 @@ class Registered(Message):
 class Allocate(Message):
     """Begins a put of objects of one component. Answered by Places.
 
-    batch: a number this client never used before, such as the next of a counter. sizes: u8, one a key. depth: pages before the first of these in
-    their prefix. deadline_s: for room and for other puts of the same keys.
+    batch: a number this client never used before, such as the next of a counter. sizes: u8, one a key. depth: pages
+    before the first of these in their prefix. deadline_s: for room and for other puts of the same keys.
     """
 
     batch: Annotated[int, number(0, U64)]
