@@ -65,7 +65,7 @@ class Clients:
         number = share["client_id"]
         descriptors: list[int] = []
         try:
-            # Copies, made before anything can take the client away: a number of ours must not come to mean another file.
+            # Copies, made before the client can go: a number of ours must not come to mean another file.
             descriptors += [os.dup(descriptor) for descriptor in (*share["memory"], share["client"])]
             descriptors.append(ReportPage.create())
             client = self._known(number, peer, label, descriptors[-1])

@@ -86,8 +86,12 @@ class Connection:
         finally:
             if self._client is not None:
                 self._client.forget(self)
-            self._channel.close()
-            self._peer.close()
+            self.close()
+
+    def close(self) -> None:
+        """Gives the socket and the hold on the peer's process back."""
+        self._channel.close()
+        self._peer.close()
 
     def _foreign(self) -> RefusedError:
         self._service.log.warning("uid", "uid %d (pid %d) was refused", self._peer.uid, self._peer.pid)

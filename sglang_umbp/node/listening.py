@@ -114,12 +114,16 @@ class ListeningSocket:
                 self.path.unlink()
         self._bound = None
 
-    def close(self) -> None:
-        """Stops listening, removes the file, gives the lock back. Twice is a no-op."""
+    def stop_listening(self) -> None:
+        """Removes the file and closes the socket; the path stays reserved. Twice is a no-op."""
         self._unlink()
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def close(self) -> None:
+        """The same, and gives the lock back. Twice is a no-op."""
+        self.stop_listening()
         self._lock.release()
 
 

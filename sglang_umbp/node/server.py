@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from .. import _native
 from ..errors import NodeServerError, PoolClosedError, UmbpError
 from ..pool import Pool
+from ..put_watch import PutWatch
 from . import protocol
 from .channel import Channel
 from .connection import Connection
@@ -78,16 +78,20 @@ class NodeServer:
             protocol.VERSION,
             self.settings.max_clients,
             service.sizes.reservation_quota_bytes,
-            "stops by a signal only" if not self.settings.idle_exit_s else f"stops after {self.settings.idle_exit_s:g} s without a client",
+            self._when_it_stops(),
         )
         return self
+
+    def _when_it_stops(self) -> str:
+        idle_s = self.settings.idle_exit_s
+        return f"stops after {idle_s:g} s without a client" if idle_s else "stops when it is told to"
 
     def _open_pool(self) -> None:
         sizes = server_sizes(self.settings)
         self._pool = Pool(self.settings.pool).open()
-        self._service = Service(
-            self._pool.native, self.settings, sizes, watch=self._watch, after_put=self._pool.after_put
-        )
+        native = self._pool.native
+        watch = PutWatch(native)
+        self._service = Service(native, self.settings, sizes, watch=self._watch, after_put=watch.after_put)
         self._service.report = StatReport(self._service, self._clock).as_json
 
     @property
@@ -99,18 +103,19 @@ class NodeServer:
 
     def stop(self) -> None:
         """Makes run() return. Safe in a signal handler."""
-        with contextlib.suppress(OSError):
+        if not self._epoll.closed:
             os.eventfd_write(self._stop, 1)
 
     def close(self) -> bool:
         """Ends all connections, gives memory, socket and lock back. Whether every thread ended in time."""
-        self._listening.close()
-        if self._service is not None:
-            self._service.clients.forget_all()
+        self._listening.stop_listening()
         with self._lock:
             threads = dict(self._threads)
+        # First nobody can be told a place any more, then what others may still be copying to is freed.
         for connection in threads.values():
             connection.interrupt()
+        if self._service is not None:
+            self._service.clients.forget_all()
         deadline = self._clock() + STOP_S
         for thread in threads:
             thread.join(max(0.0, deadline - self._clock()))
@@ -119,6 +124,7 @@ class NodeServer:
         if not self._epoll.closed:
             self._epoll.close()
             os.close(self._stop)
+        self._listening.close()
         return not any(thread.is_alive() for thread in threads)
 
     def __enter__(self) -> NodeServer:
@@ -202,8 +208,3 @@ class NodeServer:
     def _forget(self, thread: threading.Thread) -> None:
         with self._lock:
             self._threads.pop(thread, None)
-
-
-def native_of(server: NodeServer) -> _native.Pool:
-    """The server's pool: a door for tests in the same process."""
-    return server.service.native
