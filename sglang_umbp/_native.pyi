@@ -380,6 +380,36 @@ class Pool:
 
     def pin(self, keys: object, *, namespace: object | None = None, firm: bool = True) -> Session: ...
 
+    def reserve(self, components: Components, part: int, keys: object, sizes: object, depth: int | None = None) -> RemoteBatch:
+        """
+        A put batch that another process will fill; see RemoteBatch. Only for the pool's owner. Nothing is reserved
+        before its ``allocate``. Raises InvalidBatchError, UmbpError.
+        """
+
+    def page_source(self, layout: PageLayout, rows: object) -> PutSource:
+        """
+        The rows (integers, one an object) of a layout as the source of a put. Raises InvalidBatchError.
+        """
+
+    def whole_source(self, addresses: object, sizes: object) -> PutSource:
+        """
+        Whole objects, one range each, as the source of a put; as ``put_whole`` takes them.
+        """
+
+    def range_source(self, object_sizes: object, addresses: object, sizes: object, offsets: object, starts: object | None) -> PutSource:
+        """
+        Ranges that tile objects as the source of a put; as ``put_ranges`` takes them.
+        """
+
+    def fill(self, source: PutSource, picks: object, offsets: object) -> None:
+        """
+        Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools.
+
+        On return every byte is there. Releases the GIL. Raises InvalidBatchError before a byte moves: a pick that
+        is not in the source or whose status is not 0, an offset whose object is not in the arena, memory that is not
+        registered.
+        """
+
 class Session:
     """
     The pages that ``Pool.pin`` found, held until ``close``. A context manager.
@@ -443,3 +473,90 @@ class Session:
 
         component: which object of the page; needed if the namespace has several.
         """
+
+class RemoteBatch:
+    """
+    The owner's half of a put whose bytes another process copies; from ``Pool.reserve``.
+
+    ``allocate``, then the client copies what is new, then ``commit``; while that says False, ``await_busy``, and
+    while that says False, ``allocate`` again. A step out of turn, or after ``abandon``, raises InvalidBatchError.
+    Nothing is visible before ``commit``. Deleting a batch that is not over abandons it. Releases the GIL; steps of
+    one batch take turns.
+    """
+
+    def allocate(self, deadline_s: float) -> None:
+        """
+        Reserves room for the keys that are new; waits for room no longer than this. ``answers`` then says where.
+        """
+
+    def commit(self) -> bool:
+        """
+        Makes visible what was reserved, of which the client has copied every byte. Whether the batch is over.
+        """
+
+    def await_busy(self, deadline_s: float) -> bool:
+        """
+        Waits for other puts of the same keys. Whether the batch is over; else ``allocate`` comes next.
+        """
+
+    def abandon(self) -> None:
+        """
+        Frees what is reserved and not committed. From any thread; cuts a step that waits short; again is a no-op.
+
+        Only once the client's process has ended, or by its own word that it does not copy any more: the memory is
+        given to others.
+        """
+
+    def answers(self) -> tuple[bytes, bytes, bytes]:
+        """
+        Per key: phase (one byte, PHASE_*), status code (one byte, once PHASE_DONE), offset in the arena (eight
+        bytes, as the machine orders them, while PHASE_NEW).
+        """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def over(self) -> bool:
+        """Every key has its status; nothing is reserved."""
+
+    @property
+    def abandoned(self) -> bool: ...
+
+    @property
+    def nbytes_reserved(self) -> int:
+        """Bytes of the keys that are reserved and not committed."""
+
+    @property
+    def nbytes_held(self) -> int:
+        """
+        Those, and the objects found there, which eviction passes over until the batch is over.
+        """
+
+PHASE_PENDING: int = 0
+
+PHASE_NEW: int = 1
+
+PHASE_DUPLICATE: int = 2
+
+PHASE_PRESENT: int = 3
+
+PHASE_BUSY: int = 4
+
+PHASE_DONE: int = 5
+
+class PutSource:
+    """
+    Where a put of an attached pool copies from: checked and unchanging. The memory itself is the caller's.
+    """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def statuses(self) -> bytes:
+        """
+        Per item a status code (one byte): 0, or why it cannot be put (BAD_RANGE, NOT_TILED).
+        """
+
+    @property
+    def sizes(self) -> bytes:
+        """Per item the object's bytes (eight bytes, as the machine orders them)."""

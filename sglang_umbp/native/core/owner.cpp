@@ -341,6 +341,11 @@ void Owner::abandon(std::span<PutItem> items) {
   changed_.notify_all();
 }
 
+void Owner::wake() {
+  { std::lock_guard lock(mutex_); }  // whoever has looked at its deadline and not slept yet, sleeps now
+  changed_.notify_all();
+}
+
 void Owner::trim_to_watermark() {
   const auto capacity = static_cast<double>(config_.capacity_bytes);
   // What is retired and still named is on its way out: it is not made up for by evicting more.

@@ -69,8 +69,10 @@ class Owner {
   // crossing batches.
   bool await_busy(std::span<PutItem> items, const Deadline& deadline);
 
-  // Gives back the entries of a batch that cannot go on.
+  // Gives back the entries of a batch that cannot go on. Once a batch.
   void abandon(std::span<PutItem> items);
+  // Those who wait look at their deadlines again.
+  void wake();
 
   // removed[i]: an object was there and no new reader finds it.
   void remove(std::span<const Hash128> hashes, bool* removed);
@@ -120,8 +122,8 @@ class Owner {
   ObjectTable table_;
   ClientList clients_;
   Space space_;
-  uint32_t batches_ = 0;
-  std::vector<uint32_t> filled_by_;  // which batch fills a FILLING entry
+  uint64_t batches_ = 0;
+  std::vector<uint64_t> filled_by_;  // which batch fills a FILLING entry
   uint64_t clears_ = 0;
   std::deque<uint64_t> waiting_;
   uint64_t next_ticket_ = 0;

@@ -76,6 +76,7 @@ Pool::Pool(const PoolConfig& config, const Share& share)
   for (size_t i = 0; i < share.memory.size(); ++i)
     attached_.push_back(Mapping::attach(names[i], share.memory[i], false));
   attached_.push_back(Mapping::attach("client area", share.client, true));
+  writable_ = std::make_unique<WritableArena>(share.memory[3]);
   start_reading(view_of(attached_), area_of(attached_.back()));
 }
 
@@ -105,6 +106,7 @@ void Pool::close() {
   reader_.reset();
   owner_.reset();
   attached_.clear();
+  writable_.reset();
 }
 
 Owner& Pool::owner() {

@@ -23,6 +23,7 @@
 #include "region_table.h"
 #include "session.h"
 #include "status.h"
+#include "writable_arena.h"
 
 namespace umbp {
 
@@ -66,6 +67,12 @@ struct Share {
   std::array<int, 4> memory;  // header, buckets, entries, arena
   int client = -1;
   uint32_t client_id = 0;
+};
+
+// Where a put into another process's pool copies: item picks[i] of the batch to offsets[i] in the arena.
+struct FillTargets {
+  std::span<const uint64_t> picks;
+  std::span<const uint64_t> offsets;
 };
 
 // Thread-safe. Every call raises PoolClosed after close() and ForkedPool in a forked child.
@@ -114,6 +121,18 @@ class Pool {
                   std::span<const std::string_view> keys, const uint64_t* object_bytes,
                   const RangeBatch& ranges, Status* out);
 
+  // Attached pools put in three steps: the owner reserves (RemoteBatch), these copy, the owner commits.
+  // check_*: before anything is reserved, what put_* would refuse: throws, or a status a key (kOk,
+  // kBadRange, kNotTiled). fill_*: on return the bytes are in the arena, ordered before anything this
+  // thread does next. The same checks again, and every target lies in the arena; nothing is copied
+  // otherwise (InvalidBatch).
+  void check_put_pages(const PageLayout& layout, std::span<const int64_t> rows);
+  void check_put_ranges(const uint64_t* object_bytes, const RangeBatch& ranges, Status* out);
+  void fill_pages(const PageLayout& layout, std::span<const int64_t> rows,
+                  const FillTargets& targets);
+  void fill_ranges(const uint64_t* object_bytes, const RangeBatch& ranges,
+                   const FillTargets& targets);
+
   // found[i]: every component has key i. The prefix form stops at the first that has not.
   void exists(std::span<const Component> components, std::span<const Hash128> digests, bool* found);
   size_t exists_prefix(std::span<const Component> components, std::span<const Hash128> digests);
@@ -136,10 +155,13 @@ class Pool {
   void remove_client(uint32_t id);
 
  private:
+  friend class RemoteBatch;
   class Call;  // one native call in progress: counted, refused after close() and in a forked child
 
   void start_reading(const IndexView& index, const ClientArea& area);
   Owner& owner();  // throws Error in an attached pool
+  WritableArena& writable();  // throws Error in a pool that is not attached
+  void note_troubles() { troubles_.store(owner().troubles(), std::memory_order_relaxed); }
   Log2Histogram* latency_of(Log2Histogram& histogram) {
     return config_.latency_histograms ? &histogram : nullptr;
   }
@@ -159,6 +181,9 @@ class Pool {
   template <class Batch>
   void read_pinned(Session& session, size_t part, size_t first_page, size_t count,
                    const Batch& batch, Status* out, PhaseTimer& timer);
+  template <class Batch, class SizeOf>
+  void fill(const Batch& batch, const FillTargets& targets, const SizeOf& size_of,
+            PhaseTimer& timer);
   template <class Batch>
   void store(std::vector<PutItem>& items, const Batch& batch, PhaseTimer& timer, Status* out);
 
@@ -172,6 +197,7 @@ class Pool {
   std::unique_ptr<Owner> owner_;
   uint32_t own_client_ = 0;
   std::vector<Mapping> attached_;
+  std::unique_ptr<WritableArena> writable_;
   std::unique_ptr<Reader> reader_;
   std::shared_ptr<SessionList> sessions_;
   std::mutex components_mutex_;
