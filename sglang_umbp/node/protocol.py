@@ -4,7 +4,8 @@ A connection is a Unix stream socket. A frame is the length of its payload (4 by
 payload, a msgpack array ``[FRAME_VERSION, request id, name of the message, map of its fields]``. The client sends
 requests; each is answered by exactly one frame with the same request id, in order, before the next request of that
 connection is looked at: who wants two calls at once opens a second connection and joins it to the same client. An
-`Error` answers what the server will not do, and the connection goes on; a frame that is malformed, longer than
+`Error` answers what the server will not do, and the connection goes on (its request id is 0 if it is about the whole
+connection, which then ends); a frame that is malformed, longer than
 allowed or cut short ends the connection, and nothing else. Nothing is ever unpickled, and no descriptor is taken
 from a client.
 
@@ -257,8 +258,8 @@ class Registered(Message):
 class Allocate(Message):
     """Begins a put of objects of one component. Answered by Places.
 
-    batch: a number this client has not under way. sizes: u8, one a key. depth: pages before the first of these in
-    their prefix. deadline_s: for room and for other puts of the same keys.
+    batch: a number this client never used before, such as the next of a counter. sizes: u8, one a key. depth: pages
+    before the first of these in their prefix. deadline_s: for room and for other puts of the same keys.
     """
 
     batch: Annotated[int, number(0, U64)]
@@ -273,12 +274,14 @@ class Allocate(Message):
 @_request
 @dataclass(frozen=True)
 class Commit(Message):
-    """The objects of the last Places of this batch are copied, all of them. Answered by Places.
+    """The objects of the Places with this round are copied, all of them. Answered by Places.
 
-    Waits for other puts of keys of this batch, until the deadline.
+    Waits for other puts of keys of this batch, until the deadline. Another round than the last one is refused: a
+    request that was overtaken on another connection commits nothing.
     """
 
     batch: Annotated[int, number(0, U64)]
+    round: Annotated[int, number(0, U64)]
     deadline_s: Annotated[float, seconds()]
 
 
@@ -288,10 +291,11 @@ class Places(Message):
     """Where to copy, or how the put ended.
 
     Not over: picks (u4) are positions in the batch, offsets (u8) their places in the arena; copy, then Commit. Over:
-    statuses (u1, codes of Status) has one for each key, and the batch number is free.
+    statuses (u1, codes of Status) has one for each key.
     """
 
     over: Annotated[bool, flag()]
+    round: Annotated[int, number(0, U64)]
     picks: Annotated[bytes, octets(4 * MAX_OBJECTS, 4)]
     offsets: Annotated[bytes, octets(8 * MAX_OBJECTS, 8)]
     statuses: Annotated[bytes, octets(MAX_OBJECTS)]
@@ -302,7 +306,7 @@ class Places(Message):
 class Abandon(Message):
     """Ends a batch, wherever it is; no thread of this client copies for it any more. Answered by Done.
 
-    A number that is not under way is Done, too.
+    A number that is not under way is Done, too; an Allocate of it that comes later is refused.
     """
 
     batch: Annotated[int, number(0, U64)]
