@@ -216,7 +216,7 @@ class Connection:
         client.begin(request.batch, batch)
         try:
             if client.reservations.admit(request.batch, nbytes, deadline):
-                places = puts.allocate(batch, deadline)
+                places = _step(request.batch, batch, lambda: puts.allocate(batch, deadline))
             else:
                 batch.abandon()
                 places = puts.over(bytes([Status.NO_SPACE]) * len(sizes))
@@ -229,7 +229,7 @@ class Connection:
     def _admissible(self, client: NodeClient, sizes: np.ndarray) -> int:
         """Bytes that count against the quota; what is too large for the pool is refused by it."""
         capacity_bytes, quota_bytes = self._service.capacity_bytes, client.reservations.quota_bytes
-        nbytes = sum(size for size in sizes.tolist() if size <= capacity_bytes)
+        nbytes: int = sum(size for size in sizes.tolist() if size <= capacity_bytes)
         if nbytes > quota_bytes and len(sizes) > 1:
             raise refusal(
                 ErrorCode.QUOTA,
@@ -238,13 +238,11 @@ class Connection:
         return nbytes
 
     def _commit(self, request: protocol.Commit) -> Message:
-        client = self._of_client()
+        client, deadline = self._of_client(), _deadline(request.deadline_s)
         batch = client.batch_to_commit(request.batch, request.round)
         try:
-            places = puts.commit(batch, _deadline(request.deadline_s))
-        except InvalidBatchError:  # out of turn: another thread of the client may still be copying
-            raise
-        except BaseException:
+            places = _step(request.batch, batch, lambda: puts.commit(batch, deadline))
+        except BaseException:  # nothing of it stays reserved then
             client.abandon(request.batch)
             raise
         return self._settled(client, request.batch, batch, places)
@@ -258,7 +256,7 @@ class Connection:
         client.reservations.correct(number, batch.nbytes_held)
         if batch.abandoned:
             client.reservations.release(number)
-            raise refusal(ErrorCode.UNKNOWN, f"batch {number} was abandoned")
+            raise _abandoned(number)
         return places
 
     def _abandon(self, request: protocol.Abandon) -> Message:
@@ -284,3 +282,17 @@ class Connection:
 
 def _deadline(deadline_s: float) -> float:
     return time.monotonic() + min(deadline_s, LONGEST_CALL_S)
+
+
+def _step(number: int, batch: _native.RemoteBatch, step: Callable[[], protocol.Places]) -> protocol.Places:
+    """Runs it; another connection may abandon the batch meanwhile."""
+    try:
+        return step()
+    except InvalidBatchError:
+        if batch.abandoned:
+            raise _abandoned(number) from None
+        raise
+
+
+def _abandoned(number: int) -> RefusedError:
+    return refusal(ErrorCode.UNKNOWN, f"batch {number} was abandoned")
