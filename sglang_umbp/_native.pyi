@@ -309,6 +309,12 @@ class Components:
 
     def __len__(self) -> int: ...
 
+    def rebind(self, pool: Pool) -> None:
+        """
+        The same namespace in another pool; its layouts follow. The pool before must be closed or unmapped, and the
+        new one not be used with this namespace yet. Raises InvalidBatchError.
+        """
+
 class Pool:
     """The native pool; sglang_umbp.Pool documents it."""
 
@@ -322,6 +328,27 @@ class Pool:
 
     @property
     def closed(self) -> bool: ...
+
+    def lose(self) -> None:
+        """
+        The owner of an attached pool is gone: from now on nothing is found, and no call raises for that. Calls that
+        run finish. Raises UmbpError in the owner itself.
+        """
+
+    def unmap(self) -> None:
+        """
+        Of a lost pool: waits for calls that ran at the loss, ends the sessions, gives the memory back. Calls go on
+        finding nothing until ``close``.
+        """
+
+    @property
+    def lost(self) -> bool: ...
+
+    @property
+    def populated(self) -> bool:
+        """
+        Whether every map has its pages: what ``prefault_in_background`` started is through.
+        """
 
     def register_memory(self, address: int, nbytes: int, grow: bool = False) -> None: ...
 
@@ -401,13 +428,13 @@ class Pool:
         Ranges that tile objects as the source of a put; as ``put_ranges`` takes them.
         """
 
-    def fill(self, source: PutSource, picks: object, offsets: object) -> None:
+    def fill(self, source: PutSource, picks: object, offsets: object) -> bool:
         """
         Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools.
 
-        On return every byte is there. Releases the GIL. Raises InvalidBatchError before a byte moves: a pick that
-        is not in the source or whose status is not 0, an offset whose object is not in the arena, memory that is not
-        registered.
+        True: every byte is there. False: the pool is lost, nothing was copied. Releases the GIL. Raises
+        InvalidBatchError before a byte moves: a pick that is not in the source or whose status is not 0, an offset whose
+        object is not in the arena, memory that is not registered.
         """
 
 class Session:

@@ -17,13 +17,12 @@ namespace {
 using Answers = std::vector<Status>;
 
 void make_components(Components* self, Pool& pool, nb::sequence identities) {
-  Components components;
+  std::vector<std::string> names;
   for (nb::handle item : identities) {
     const auto identity = nb::cast<nb::bytes>(item);
-    components.list.push_back(pool.component({identity.c_str(), identity.size()}));
+    names.emplace_back(identity.c_str(), identity.size());
   }
-  if (components.list.empty()) throw InvalidBatch("a namespace needs at least one component");
-  new (self) Components(std::move(components));
+  new (self) Components(pool, std::move(names));
 }
 
 nb::list get_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
@@ -34,7 +33,7 @@ nb::list get_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
   Answers answers(digests.size());
   {
     const ReleasedGil no_gil;
-    pool.get_pages(layout.component, layout.layout, digests.span(), rows.span(), layers.first,
+    pool.get_pages(layout.component(), layout.layout, digests.span(), rows.span(), layers.first,
                    layers.last, answers.data());
   }
   return to_answers(answers, as_status);
@@ -47,7 +46,7 @@ nb::list put_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
   Answers answers(keys.size());
   {
     const ReleasedGil no_gil;
-    pool.put_pages(layout.component, layout.layout, keys.digests(), keys.views(), rows.span(),
+    pool.put_pages(layout.component(), layout.layout, keys.digests(), keys.views(), rows.span(),
                    depth, answers.data());
   }
   return to_answers(answers, as_status);
@@ -114,7 +113,7 @@ nb::list exists(Pool& pool, const Components& components, nb::handle keys) {
   const auto found = std::make_unique<bool[]>(digests.size());
   {
     const ReleasedGil no_gil;
-    pool.exists(components.list, digests.span(), found.get());
+    pool.exists(components.list(), digests.span(), found.get());
   }
   return to_bools(found, digests.size());
 }
@@ -124,7 +123,7 @@ uint64_t time_exists(Pool& pool, const Components& components, nb::handle keys) 
   const auto found = std::make_unique<bool[]>(digests.size());
   const ReleasedGil no_gil;
   const auto begin = std::chrono::steady_clock::now();
-  pool.exists(components.list, digests.span(), found.get());
+  pool.exists(components.list(), digests.span(), found.get());
   const auto elapsed = std::chrono::steady_clock::now() - begin;
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count());
@@ -133,7 +132,7 @@ uint64_t time_exists(Pool& pool, const Components& components, nb::handle keys) 
 size_t exists_prefix(Pool& pool, const Components& components, nb::handle keys) {
   const Digests digests(pool, keys);
   const ReleasedGil no_gil;
-  return pool.exists_prefix(components.list, digests.span());
+  return pool.exists_prefix(components.list(), digests.span());
 }
 
 nb::list remove_keys(Pool& pool, const Components& components, nb::handle keys) {
@@ -141,7 +140,7 @@ nb::list remove_keys(Pool& pool, const Components& components, nb::handle keys) 
   const auto removed = std::make_unique<bool[]>(digests.size());
   {
     const ReleasedGil no_gil;
-    pool.remove(components.list, digests.span(), removed.get());
+    pool.remove(components.list(), digests.span(), removed.get());
   }
   return to_bools(removed, digests.size());
 }
@@ -312,13 +311,29 @@ void bind_config(nb::module_& m) {
 void bind_pool(nb::module_& m) {
   nb::class_<Components>(m, "Components", "The components of a namespace, in order.")
       .def("__init__", &make_components, nb::arg("pool"), nb::arg("identities"))
-      .def("__len__", [](const Components& self) { return self.list.size(); });
+      .def("__len__", &Components::size)
+      .def("rebind", &Components::rebind, nb::arg("pool"),
+           "The same namespace in another pool; its layouts follow. The pool before must be closed or "
+           "unmapped, and the\n"
+           "new one not be used with this namespace yet. Raises InvalidBatchError.");
   nb::class_<Pool>(m, "Pool", nb::dynamic_attr(), "The native pool; sglang_umbp.Pool documents it.")
       .def(nb::init<const PoolConfig&>(), nb::arg("config"), nb::call_guard<ReleasedGil>())
       .def_static("attach", &attach, nb::arg("config"), nb::arg("memory"),
                   nb::arg("client"), "A reader of another process's pool, from the descriptors of share().")
       .def("close", &Pool::close, nb::call_guard<ReleasedGil>())
       .def_prop_ro("closed", &Pool::closed)
+      .def("lose", &Pool::lose,
+           "The owner of an attached pool is gone: from now on nothing is found, and no call raises for "
+           "that. Calls that\n"
+           "run finish. Raises UmbpError in the owner itself.")
+      .def("unmap", &Pool::unmap, nb::call_guard<ReleasedGil>(),
+           "Of a lost pool: waits for calls that ran at the loss, ends the sessions, gives the memory "
+           "back. Calls go on\n"
+           "finding nothing until ``close``.")
+      .def_prop_ro("lost", &Pool::lost)
+      .def_prop_ro("populated", &Pool::populated,
+                   "Whether every map has its pages: what ``prefault_in_background`` started is "
+                   "through.")
       .def("register_memory", &register_memory, nb::arg("address"), nb::arg("nbytes"),
            nb::arg("grow") = false, nb::call_guard<ReleasedGil>())
       .def("unregister_memory", &Pool::remove_region, nb::arg("address"),

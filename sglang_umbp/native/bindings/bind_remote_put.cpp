@@ -73,7 +73,7 @@ nb::tuple answers(const RemoteBatch& batch) {
 class PutSource {
  public:
   virtual ~PutSource() = default;
-  virtual void fill(Pool& pool, const FillTargets& targets) const = 0;
+  virtual bool fill(Pool& pool, const FillTargets& targets) const = 0;
   size_t size() const { return statuses_.size(); }
   const std::vector<Status>& statuses() const { return statuses_; }
   uint64_t nbytes(size_t i) const { return object_bytes(i); }
@@ -91,8 +91,8 @@ class PageSource : public PutSource {
     const ReleasedGil no_gil;
     pool.check_put_pages(layout_, rows_.span());
   }
-  void fill(Pool& pool, const FillTargets& targets) const override {
-    pool.fill_pages(layout_, rows_.span(), targets);
+  bool fill(Pool& pool, const FillTargets& targets) const override {
+    return pool.fill_pages(layout_, rows_.span(), targets);
   }
 
  private:
@@ -114,8 +114,8 @@ class RangeSource : public PutSource {
       : object_bytes_(object_sizes, "object_sizes"), ranges_(addresses, sizes, offsets, starts) {
     check(pool);
   }
-  void fill(Pool& pool, const FillTargets& targets) const override {
-    pool.fill_ranges(object_bytes_.data(), ranges_.batch(), targets);
+  bool fill(Pool& pool, const FillTargets& targets) const override {
+    return pool.fill_ranges(object_bytes_.data(), ranges_.batch(), targets);
   }
 
  private:
@@ -152,11 +152,11 @@ nb::bytes source_sizes(const PutSource& source) {
   return bytes_of(sizes);
 }
 
-void fill(Pool& pool, const PutSource& source, nb::handle picks, nb::handle offsets) {
+bool fill(Pool& pool, const PutSource& source, nb::handle picks, nb::handle offsets) {
   const Integers items(picks, "picks");
   const Integers places(offsets, "offsets");
   const ReleasedGil no_gil;
-  source.fill(pool, {{items.data(), items.size()}, {places.data(), places.size()}});
+  return source.fill(pool, {{items.data(), items.size()}, {places.data(), places.size()}});
 }
 
 }  // namespace
@@ -234,11 +234,11 @@ void bind_remote_put(nb::module_& m) {
            "Ranges that tile objects as the source of a put; as ``put_ranges`` takes them.")
       .def("fill", &fill, nb::arg("source"), nb::arg("picks"), nb::arg("offsets"),
            "Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools.\n\n"
-           "On return every byte is there. Releases the GIL. Raises InvalidBatchError before a byte "
-           "moves: a pick that\n"
-           "is not in the source or whose status is not 0, an offset whose object is not in the "
-           "arena, memory that is not\n"
-           "registered.");
+           "True: every byte is there. False: the pool is lost, nothing was copied. Releases the GIL. "
+           "Raises\n"
+           "InvalidBatchError before a byte moves: a pick that is not in the source or whose status is "
+           "not 0, an offset whose\n"
+           "object is not in the arena, memory that is not registered.");
 }
 
 }  // namespace umbp

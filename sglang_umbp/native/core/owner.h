@@ -57,6 +57,7 @@ class Owner {
 
   IndexView view() const { return table_.view(arena_.data()); }
   std::byte* arena() const { return arena_.data(); }
+  bool populated() const { return arena_.populated(); }
 
   // Every item leaves kPending: kNew, kDuplicate, kPresent, kBusy or kDone (with the reason).
   // Evicts what is needed; waits for memory that is still named, until the deadline.

@@ -72,11 +72,12 @@ Pool::Pool(const PoolConfig& config)
 Pool::Pool(const PoolConfig& config, const Share& share)
     : config_(config), copies_(HostCopier(config.nt_copy_min_bytes, config.copy_isa),
                                config.copy_threads) {
+  const bool populate = config.owner.memory.prefault_in_background;
   const char* names[] = {"index header", "index buckets", "index entries", "arena"};
   for (size_t i = 0; i < share.memory.size(); ++i)
-    attached_.push_back(Mapping::attach(names[i], share.memory[i], false));
-  attached_.push_back(Mapping::attach("client area", share.client, true));
-  writable_ = std::make_unique<WritableArena>(share.memory[3]);
+    attached_.push_back(Mapping::attach(names[i], share.memory[i], Access::kRead, populate));
+  attached_.push_back(Mapping::attach("client area", share.client, Access::kWrite));
+  writable_ = std::make_unique<WritableArena>(share.memory[3], populate);
   start_reading(view_of(attached_), area_of(attached_.back()));
 }
 
@@ -96,17 +97,50 @@ Pool::~Pool() {
   static_cast<void>(owner_.release());
 }
 
+// Every call has a deadline, and those that come now are refused or counted elsewhere: this ends.
+void Pool::wait_for(const std::atomic<uint32_t>& calls) {
+  while (calls.load(std::memory_order_seq_cst) != 0)
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
 void Pool::close() {
   if (guard_.foreign() || closed_.exchange(true, std::memory_order_seq_cst)) return;
-  // Every call has a deadline, so this ends.
-  while (calls_.load(std::memory_order_seq_cst) != 0)
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  wait_for(calls_);
+  wait_for(lost_calls_);
+  std::lock_guard lock(ending_mutex_);
   sessions_->close_all();
   copies_.stop();
   reader_.reset();
   owner_.reset();
   attached_.clear();
   writable_.reset();
+  ended_->store(true, std::memory_order_release);
+}
+
+void Pool::lose() {
+  guard_.check();
+  if (owner_) throw Error("this pool owns its memory: it cannot lose its owner");
+  lost_.store(true, std::memory_order_seq_cst);
+}
+
+void Pool::unmap() {
+  guard_.check();
+  if (!lost()) throw Error("the pool is not lost: close() it");
+  wait_for(calls_);
+  std::lock_guard lock(ending_mutex_);
+  sessions_->close_all();
+  attached_.clear();
+  writable_.reset();
+  ended_->store(true, std::memory_order_release);
+}
+
+bool Pool::populated() {
+  Call call(*this);
+  if (call.lost()) return true;
+  if (owner_) return owner_->populated();
+  return writable_->populated() &&
+         std::all_of(attached_.begin(), attached_.end(),
+                     [](const Mapping& memory) { return memory.populated(); });
 }
 
 Owner& Pool::owner() {
@@ -136,6 +170,7 @@ void Pool::exists(std::span<const Component> components, std::span<const Hash128
                   bool* found) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.exists));
+  if (call.lost()) return std::fill(found, found + digests.size(), false);
   look_up(components, digests, false, found);
 }
 
@@ -143,7 +178,7 @@ size_t Pool::exists_prefix(std::span<const Component> components,
                            std::span<const Hash128> digests) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.exists));
-  return look_up(components, digests, true, nullptr);
+  return call.lost() ? 0 : look_up(components, digests, true, nullptr);
 }
 
 // Returns the leading run of digests that every component has. Without stop_at_missing, found[i] is
@@ -186,6 +221,7 @@ std::shared_ptr<Session> Pool::pin(std::span<const Component> components,
                                    std::span<const Hash128> digests, bool firm) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.pin));
+  if (call.lost()) return sessions_->hold_nothing(digests.size(), components.size(), firm);
   const int slot = reader_->claim_slot(config_.deadline);
   SlotGuard guard(*reader_, slot);
   if (slot < 0) throw Error("no reader slot was free before the deadline");
@@ -239,6 +275,7 @@ std::vector<NamedBytes> Pool::named_bytes() {
 
 std::pair<uint64_t, uint64_t> Pool::locate(const Component& component, const Hash128& digest) {
   Call call(*this);
+  if (call.lost()) return {0, 0};
   const Hash128 key = prf128(component.key, digest);
   const int slot = reader_->claim_slot(config_.deadline);
   SlotGuard guard(*reader_, slot);

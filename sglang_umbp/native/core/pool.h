@@ -89,6 +89,19 @@ class Pool {
   void close();
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
+  // For attached pools whose owner is gone. From lose() on nothing is found any more: gets are
+  // kMissing, exists is false, pin holds nothing, reads of sessions are kNotPinned, fill_* copy nothing.
+  // Calls that run finish, with right bytes: nobody changes the memory any more. unmap() waits for them
+  // and gives the memory back; calls go on answering as before. close() may follow at any time.
+  void lose();
+  void unmap();
+  bool lost() const { return lost_.load(std::memory_order_acquire); }
+  // Becomes true when no call of this pool reads a component's key any more: after close() or unmap().
+  std::shared_ptr<const std::atomic<bool>> ended() const { return ended_; }
+
+  // Whether the threads that give maps their pages (prefault_in_background) are through.
+  bool populated();
+
   // Memory that batches may name. Throws RegionError.
   void add_region(const Region& region, bool grow);
   void remove_region(uint64_t base);
@@ -128,9 +141,10 @@ class Pool {
   // otherwise (InvalidBatch).
   void check_put_pages(const PageLayout& layout, std::span<const int64_t> rows);
   void check_put_ranges(const uint64_t* object_bytes, const RangeBatch& ranges, Status* out);
-  void fill_pages(const PageLayout& layout, std::span<const int64_t> rows,
+  // False: the pool is lost, and nothing was copied.
+  bool fill_pages(const PageLayout& layout, std::span<const int64_t> rows,
                   const FillTargets& targets);
-  void fill_ranges(const uint64_t* object_bytes, const RangeBatch& ranges,
+  bool fill_ranges(const uint64_t* object_bytes, const RangeBatch& ranges,
                    const FillTargets& targets);
 
   // found[i]: every component has key i. The prefix form stops at the first that has not.
@@ -166,6 +180,9 @@ class Pool {
     return config_.latency_histograms ? &histogram : nullptr;
   }
   void refuse_own_client(uint32_t id);
+  static void wait_for(const std::atomic<uint32_t>& calls);
+  // For gets of a lost pool.
+  void answer_all(Status answer, std::span<Status> out, PhaseTimer& timer);
   size_t look_up(std::span<const Component> components, std::span<const Hash128> digests,
                  bool stop_at_missing, bool* found);
   // Batch: a LayoutBatch or a ListedBatch.
@@ -190,7 +207,11 @@ class Pool {
   PoolConfig config_;
   ForkGuard guard_;
   std::atomic<bool> closed_{false};
+  std::atomic<bool> lost_{false};
   std::atomic<uint32_t> calls_{0};
+  std::atomic<uint32_t> lost_calls_{0};
+  std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);
+  std::mutex ending_mutex_;
   RegionTable regions_;
   CopyPool copies_;
   Hash128 secret_;

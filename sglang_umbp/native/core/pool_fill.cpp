@@ -67,9 +67,10 @@ void Pool::check_put_ranges(const uint64_t* object_bytes, const RangeBatch& rang
   batch.classify(regions_, config_.strict_registration);
 }
 
-void Pool::fill_pages(const PageLayout& layout, std::span<const int64_t> rows,
+bool Pool::fill_pages(const PageLayout& layout, std::span<const int64_t> rows,
                       const FillTargets& targets) {
   Call call(*this);
+  if (call.lost()) return false;
   PhaseTimer timer(config_.call_debug, put_phases_);
   check_picks(targets, rows.size());
   LayoutBatch batch(layout, rows, 0, layout.fragments().size());
@@ -77,11 +78,13 @@ void Pool::fill_pages(const PageLayout& layout, std::span<const int64_t> rows,
   batch.classify(regions_, config_.strict_registration);
   timer.mark(Phase::kClassify);
   fill(batch, targets, [&](uint64_t) { return layout.object_bytes(); }, timer);
+  return true;
 }
 
-void Pool::fill_ranges(const uint64_t* object_bytes, const RangeBatch& ranges,
+bool Pool::fill_ranges(const uint64_t* object_bytes, const RangeBatch& ranges,
                        const FillTargets& targets) {
   Call call(*this);
+  if (call.lost()) return false;
   PhaseTimer timer(config_.call_debug, put_phases_);
   check_picks(targets, ranges.keys);
   ListedBatch batch(ranges);
@@ -92,6 +95,7 @@ void Pool::fill_ranges(const uint64_t* object_bytes, const RangeBatch& ranges,
   batch.classify(regions_, config_.strict_registration);
   timer.mark(Phase::kClassify);
   fill(batch, targets, [&](uint64_t item) { return object_bytes[item]; }, timer);
+  return true;
 }
 
 }  // namespace umbp

@@ -13,18 +13,19 @@ namespace umbp {
 // tables cost about 2 MiB per GiB and map. Thread-safe.
 class WritableArena {
  public:
-  // Duplicates the descriptor. Throws Error.
-  explicit WritableArena(int fd);
+  // Duplicates the descriptor. populate_in_background: once it is mapped. Throws Error.
+  WritableArena(int fd, bool populate_in_background);
   ~WritableArena();
   WritableArena(const WritableArena&) = delete;
   WritableArena& operator=(const WritableArena&) = delete;
 
   // Throws OutOfMemory.
   std::byte* data();
-  bool mapped();
+  bool populated();  // true before the first put as well
 
  private:
   int fd_;
+  bool populate_;
   std::mutex mutex_;
   Mapping memory_;
 };
