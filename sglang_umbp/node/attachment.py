@@ -42,6 +42,8 @@ class Attachment:
         self.native = native
         self.silent = False
         """A call had no answer before its deadline, and none has come since: puts do not wait for one."""
+        self.on_trouble: Callable[[], None] = lambda: None
+        """Called when there is something to tidy, or the server does not know this client any more."""
         self._path = path
         self._peer = peer
         self._page = page
@@ -152,7 +154,9 @@ class Attachment:
             connection.ask(protocol.Join(client=self.attached.client), protocol.Done, deadline)
         except RefusedError as refused:
             # Another server at this address, or one that forgot us: either way this attachment is over.
-            self._unknown |= refused.code == ErrorCode.UNKNOWN
+            if refused.code == ErrorCode.UNKNOWN:
+                self._unknown = True
+                self.on_trouble()
             raise
 
     def _refuse_if_ended(self) -> None:
@@ -189,6 +193,12 @@ class Attachment:
     def leave_over(self, batch: int) -> None:
         """Nobody copies for this put any more and it may be under way in the server: to be abandoned."""
         self._left_over.append(batch)
+        self.on_trouble()
+
+    def went_unanswered(self) -> None:
+        """A call had no answer before its deadline."""
+        self.silent = True
+        self.on_trouble()
 
     def tidy(self) -> None:
         """Abandons what was left over, and asks a silent server whether it is back. Raises nothing."""

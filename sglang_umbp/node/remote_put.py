@@ -135,7 +135,7 @@ def _ask(
     try:
         return connection.ask(request, Places, patience.deadline)
     except NodeServerError:
-        attachment.silent = True
+        attachment.went_unanswered()
         raise
 
 
