@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +76,23 @@ def path() -> Iterator[Path]:
         yield directory / "node.sock"
 
 
+@pytest.fixture(scope="module")
+def lasting_server() -> Iterator[ServerProcess]:
+    """One that no test ends or stops."""
+    with short_directory() as directory, serving(directory / "node.sock") as server:
+        yield server
+
+
 OpenClient = Callable[..., NodePool]
 
 
 @pytest.fixture
-def client(path: Path) -> Iterator[OpenClient]:
-    """Opens clients of the server at `path`; nothing of them may be left at the end."""
+def client_at() -> Iterator[OpenClient]:
+    """Opens clients of the server at a path; nothing of them may be left at the end."""
     threads = threading.active_count()
     with ExitStack() as stack:
 
-        def open_client(*, connected: bool = True, **settings: Any) -> NodePool:
+        def open_client(path: Path, *, connected: bool = True, **settings: Any) -> NodePool:
             values = {"copy_threads": 1, "standalone_address": f"unix:{path}", **settings}
             pool = NodePool(PoolSettings(**values), label="test").open()
             stack.callback(pool.close)
@@ -93,6 +101,20 @@ def client(path: Path) -> Iterator[OpenClient]:
 
         yield open_client
     assert threading.active_count() == threads, "a thread was left"
+
+
+@pytest.fixture
+def client(path: Path, client_at: OpenClient) -> OpenClient:
+    """Opens clients at `path`, where a test may start servers of its own."""
+    return partial(client_at, path)
+
+
+@pytest.fixture
+def lasting_client(lasting_server: ServerProcess, client_at: OpenClient) -> OpenClient:
+    """Opens clients of the lasting server, whose pool is empty when the test begins."""
+    with NodePool(PoolSettings(standalone_address=f"unix:{lasting_server.path}")) as pool:
+        pool.clear()
+    return partial(client_at, lasting_server.path)
 
 
 def layout_of(pool: NodePool, rows: Rows, name: str = "model") -> Any:
@@ -117,86 +139,82 @@ def fill_rows(rows: Rows, keys: list[str]) -> None:
 # --- the same calls as an embedded pool -----------------------------------------------------------
 
 
-def test_what_one_process_put_another_client_reads_in_every_way(path, client):
-    with serving(path):
-        writer, reader = client(), client()
-        mine, theirs = Rows(writer, 8, NBYTES), Rows(reader, 8, NBYTES)
-        keys = names("page", 8)
-        fill_rows(mine, keys)
-        layout = layout_of(writer, mine)
-        assert writer.put_pages(layout, keys[:4], range(4), depth=0) == [True] * 4
-        other, space = layout_of(reader, theirs), reader.namespace("model", ["kv"])
-        assert reader.exists_prefix(keys, namespace=space) == 4
-        assert reader.exists(keys, namespace=space) == [True] * 4 + [False] * 4
+def test_what_one_process_put_another_client_reads_in_every_way(lasting_client):
+    writer, reader = lasting_client(), lasting_client()
+    mine, theirs = Rows(writer, 8, NBYTES), Rows(reader, 8, NBYTES)
+    keys = names("page", 8)
+    fill_rows(mine, keys)
+    layout = layout_of(writer, mine)
+    assert writer.put_pages(layout, keys[:4], range(4), depth=0) == [True] * 4
+    other, space = layout_of(reader, theirs), reader.namespace("model", ["kv"])
+    assert reader.exists_prefix(keys, namespace=space) == 4
+    assert reader.exists(keys, namespace=space) == [True] * 4 + [False] * 4
+    theirs.wipe()
+    answers = reader.get_pages(other, keys, range(8))
+    assert answers == [True] * 4 + [False] * 4
+    theirs.check(keys, answers)
+    with reader.pin(keys, namespace=space) as session:
         theirs.wipe()
-        answers = reader.get_pages(other, keys, range(8))
-        assert answers == [True] * 4 + [False] * 4
+        answers = session.get_pages(other, range(8), status=True)
+        assert answers == [Status.OK] * 4 + [Status.NOT_PINNED] * 4
         theirs.check(keys, answers)
-        with reader.pin(keys, namespace=space) as session:
-            theirs.wipe()
-            answers = session.get_pages(other, range(8), status=True)
-            assert answers == [Status.OK] * 4 + [Status.NOT_PINNED] * 4
-            theirs.check(keys, answers)
-        assert mine.put(["raw"], status=True) == [Status.OK]
-        assert theirs.get(["raw"]) == [True]
-        half = NBYTES // 2
-        ranges = ([[mine.addresses[1] + half, mine.addresses[1]]], [[half, half]], [[half, 0]])
-        assert writer.put_ranges(["raw2"], [NBYTES], *ranges) == [True]
-        assert reader.exists(["raw2"]) == [True]
+    assert mine.put(["raw"], status=True) == [Status.OK]
+    assert theirs.get(["raw"]) == [True]
+    half = NBYTES // 2
+    ranges = ([[mine.addresses[1] + half, mine.addresses[1]]], [[half, half]], [[half, 0]])
+    assert writer.put_ranges(["raw2"], [NBYTES], *ranges) == [True]
+    assert reader.exists(["raw2"]) == [True]
 
 
-def test_existing_keys_duplicates_and_faults_of_one_key_are_answered_as_by_an_embedded_pool(path, client):
-    with serving(path):
-        pool = client()
-        rows = Rows(pool, 4, NBYTES)
-        assert rows.put(["a", "b"], status=True) == [Status.OK, Status.OK]
-        assert rows.put(["a", "c", "c"], status=True) == [Status.EXISTS, Status.OK, Status.EXISTS]
-        at = rows.addresses
-        assert pool.put(["a", "z"], at[:2], [NBYTES - 1, 0], status=True) == [Status.SIZE_MISMATCH, Status.BAD_RANGE]
-        gap = pool.put_ranges(["g", "h"], [64, 64], [[at[0]], [at[1]]], [[32], [64]], [[0], [0]], status=True)
-        assert gap == [Status.NOT_TILED, Status.OK]
-        assert pool.put([], [], []) == []
-        stats = pool.stats()
-        assert stats.puts_stored == 4
-        assert stats.puts_existing == 2
-        assert stats.bytes_written == 3 * NBYTES + 64
-        assert stats.objects == 4
-        assert stats.capacity_bytes == 16 * NBYTES
+def test_existing_keys_duplicates_and_faults_of_one_key_are_answered_as_by_an_embedded_pool(lasting_client):
+    pool = lasting_client()
+    rows = Rows(pool, 4, NBYTES)
+    assert rows.put(["a", "b"], status=True) == [Status.OK, Status.OK]
+    assert rows.put(["a", "c", "c"], status=True) == [Status.EXISTS, Status.OK, Status.EXISTS]
+    at = rows.addresses
+    assert pool.put(["a", "z"], at[:2], [NBYTES - 1, 0], status=True) == [Status.SIZE_MISMATCH, Status.BAD_RANGE]
+    gap = pool.put_ranges(["g", "h"], [64, 64], [[at[0]], [at[1]]], [[32], [64]], [[0], [0]], status=True)
+    assert gap == [Status.NOT_TILED, Status.OK]
+    assert pool.put([], [], []) == []
+    stats = pool.stats()
+    assert stats.puts_stored == 4
+    assert stats.puts_existing == 2
+    assert stats.bytes_written == 3 * NBYTES + 64
+    assert stats.objects == 4
+    assert stats.capacity_bytes == 16 * NBYTES
 
 
-def test_malformed_batches_raise_before_the_server_hears_of_them(path, client):
-    with serving(path):
-        pool = client()
-        rows = Rows(pool, 4, NBYTES)
-        layout = layout_of(pool, rows)
-        with pytest.raises(InvalidBatchError):
-            pool.put_pages(layout, ["a", "b"], [0])
-        with pytest.raises(InvalidBatchError):
-            pool.put_pages(layout, ["a"], [9])
-        with pytest.raises(InvalidBatchError, match="depth"):
-            pool.put_pages(layout, ["a"], [0], depth=-1)
-        with pytest.raises(UnregisteredMemoryError):
-            pool.put(["a"], [64], [64])
-        with pytest.raises(TypeError, match="not one str"):
-            pool.put("a", [rows.addresses[0]], [64])
-        with pytest.raises(TypeError, match="key 0 is int"):
-            pool.put([3], [rows.addresses[0]], [64])  # type: ignore[list-item]
-        with pytest.raises(InvalidBatchError, match="key 1 has"):
-            pool.put(["a", "x" * ((1 << 20) + 1)], rows.addresses[:2], [64, 64])
-        with pytest.raises(RegionError):
-            pool.register_memory(rows.addresses[1], NBYTES)
-        assert pool.stats().objects == 0
+def test_malformed_batches_raise_before_the_server_hears_of_them(lasting_client):
+    pool = lasting_client()
+    rows = Rows(pool, 4, NBYTES)
+    layout = layout_of(pool, rows)
+    with pytest.raises(InvalidBatchError):
+        pool.put_pages(layout, ["a", "b"], [0])
+    with pytest.raises(InvalidBatchError):
+        pool.put_pages(layout, ["a"], [9])
+    with pytest.raises(InvalidBatchError, match="depth"):
+        pool.put_pages(layout, ["a"], [0], depth=-1)
+    with pytest.raises(UnregisteredMemoryError):
+        pool.put(["a"], [64], [64])
+    with pytest.raises(TypeError, match="not one str"):
+        pool.put("a", [rows.addresses[0]], [64])
+    with pytest.raises(TypeError, match="key 0 is int"):
+        pool.put([3], [rows.addresses[0]], [64])  # type: ignore[list-item]
+    with pytest.raises(InvalidBatchError, match="key 1 has"):
+        pool.put(["a", "x" * ((1 << 20) + 1)], rows.addresses[:2], [64, 64])
+    with pytest.raises(RegionError):
+        pool.register_memory(rows.addresses[1], NBYTES)
+    assert pool.stats().objects == 0
 
 
-def test_remove_and_clear_are_for_all_clients(path, client):
-    with serving(path):
-        first, second = client(), client()
-        rows = Rows(first, 4, NBYTES)
-        assert rows.put(names("page", 4)) == [True] * 4
-        assert second.remove(["page0", "page9"]) == [True, False]
-        assert first.exists(names("page", 4)) == [False, True, True, True]
-        second.clear()
-        assert first.exists(names("page", 4)) == [False] * 4
+def test_remove_and_clear_are_for_all_clients(lasting_client):
+    first, second = lasting_client(), lasting_client()
+    rows = Rows(first, 4, NBYTES)
+    assert rows.put(names("page", 4)) == [True] * 4
+    assert second.remove(["page0", "page9"]) == [True, False]
+    assert first.exists(names("page", 4)) == [False, True, True, True]
+    second.clear()
+    assert first.exists(names("page", 4)) == [False] * 4
 
 
 def test_batches_are_cut_to_what_one_message_may_carry(path, client):
@@ -347,36 +365,35 @@ def figures_of(pool: NodePool) -> dict[str, Any]:
     return pool._figures
 
 
-def test_a_client_of_another_version_is_refused_and_runs_on_as_misses(path, client, monkeypatch, caplog):
-    with serving(path):
-        monkeypatch.setattr("sglang_umbp.node.protocol.VERSION", "0.0.0/0")
-        pool = client(connected=False)
-        assert "version" in pool.trouble
-        assert pool.exists(["a"]) == [False]
-        monkeypatch.undo()
-        wait_until(lambda: pool.connected)
+def test_a_client_of_another_version_is_refused_and_runs_on_as_misses(lasting_server, client_at, monkeypatch, caplog):
+    monkeypatch.setattr("sglang_umbp.node.protocol.VERSION", "0.0.0/0")
+    pool = client_at(lasting_server.path, connected=False)
+    assert "both need the same" in pool.trouble
+    assert "both need the same" in caplog.text
+    assert pool.exists(["a"]) == [False]
+    monkeypatch.undo()
+    wait_until(lambda: pool.connected)
 
 
-def test_close_tells_the_server_and_leaves_no_descriptor_map_or_thread(path, client):
-    with serving(path):
-        watcher = client()
-        before, maps = len(os.listdir("/proc/self/fd")), len(maps_of_the_pool())
-        for _ in range(5):
-            pool = client()
-            Rows(pool, 1, NBYTES).put(["a"])
-            pool.close()
-            pool.close()
-            with pytest.raises(PoolClosedError):
-                pool.exists(["a"])
-            with pytest.raises(PoolClosedError):
-                pool.put([], [], [])
-            with pytest.raises(PoolClosedError):
-                pool.register_memory(4096, 4096)
-        assert len(os.listdir("/proc/self/fd")) == before
-        assert len(maps_of_the_pool()) == maps
-        watcher.stats()
-        wait_until(lambda: len(figures_of(watcher)["clients"]) == 1)
-        assert figures_of(watcher)["clients"][0]["label"] == "test"
+def test_close_tells_the_server_and_leaves_no_descriptor_map_or_thread(lasting_client):
+    watcher = lasting_client()
+    before, maps = len(os.listdir("/proc/self/fd")), len(maps_of_the_pool())
+    for _ in range(5):
+        pool = lasting_client()
+        Rows(pool, 1, NBYTES).put(["a"])
+        pool.close()
+        pool.close()
+        with pytest.raises(PoolClosedError):
+            pool.exists(["a"])
+        with pytest.raises(PoolClosedError):
+            pool.put([], [], [])
+        with pytest.raises(PoolClosedError):
+            pool.register_memory(4096, 4096)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(maps_of_the_pool()) == maps
+    watcher.stats()
+    wait_until(lambda: len(figures_of(watcher)["clients"]) == 1)
+    assert figures_of(watcher)["clients"][0]["label"] == "test"
 
 
 def test_descriptors_and_maps_do_not_grow_with_the_servers_that_came_and_went(path, client):
@@ -399,32 +416,31 @@ def test_the_maps_are_populated_in_the_background(path, client):
         assert pool.attach_ns > 0
 
 
-def test_a_forked_child_does_not_own_the_pool(path, client):
-    with serving(path):
-        pool = client()
-        rows = Rows(pool, 1, NBYTES)
-        pid = os.fork()
-        if pid == 0:
-            calls = [
-                lambda: pool.put(["a"], rows.addresses, [NBYTES]),
-                lambda: pool.get(["a"], rows.addresses, [NBYTES]),
-                lambda: pool.remove(["a"]),
-                lambda: pool.clear(),
-                lambda: pool.register_memory(4096, 4096),
-                lambda: pool.namespace("x", ["y"]),
-            ]
-            bad = 0
-            for call in calls:
-                try:
-                    call()
-                except Exception as error:
-                    bad += type(error).__name__ != "ForkedPoolError"
-                else:
-                    bad += 1
-            pool.close()
-            os._exit(bad)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert rows.put(["a"]) == [True]
+def test_a_forked_child_does_not_own_the_pool(lasting_client):
+    pool = lasting_client()
+    rows = Rows(pool, 1, NBYTES)
+    pid = os.fork()
+    if pid == 0:
+        calls = [
+            lambda: pool.put(["a"], rows.addresses, [NBYTES]),
+            lambda: pool.get(["a"], rows.addresses, [NBYTES]),
+            lambda: pool.remove(["a"]),
+            lambda: pool.clear(),
+            lambda: pool.register_memory(4096, 4096),
+            lambda: pool.namespace("x", ["y"]),
+        ]
+        bad = 0
+        for call in calls:
+            try:
+                call()
+            except Exception as error:
+                bad += type(error).__name__ != "ForkedPoolError"
+            else:
+                bad += 1
+        pool.close()
+        os._exit(bad)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert rows.put(["a"]) == [True]
 
 
 def test_puts_while_servers_come_and_go_are_true_or_false_and_true_ones_were_whole(path, client):
@@ -454,9 +470,8 @@ def test_puts_while_servers_come_and_go_are_true_or_false_and_true_ones_were_who
     assert counts["put"] >= counts["read"] > 100
 
 
-def test_the_array_of_a_numpy_buffer_registers_as_well(path, client):
-    with serving(path):
-        pool = client()
-        array = np.arange(512, dtype=np.uint8)
-        pool.register_array(array)
-        assert pool.put(["a"], [array.ctypes.data], [512]) == [True]
+def test_the_array_of_a_numpy_buffer_registers_as_well(lasting_client):
+    pool = lasting_client()
+    array = np.arange(512, dtype=np.uint8)
+    pool.register_array(array)
+    assert pool.put(["a"], [array.ctypes.data], [512]) == [True]

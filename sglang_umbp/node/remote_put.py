@@ -129,9 +129,7 @@ def _put_batch(
         raise
 
 
-def _ask(
-    connection: ClientConnection, request: protocol.Message, attachment: Attachment, patience: Patience
-) -> Places:
+def _ask(connection: ClientConnection, request: protocol.Message, attachment: Attachment, patience: Patience) -> Places:
     try:
         return connection.ask(request, Places, patience.deadline)
     except NodeServerError:
