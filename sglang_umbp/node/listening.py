@@ -39,6 +39,7 @@ class PathLock:
             descriptor = os.open(self.path, flags, SOCKET_MODE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.fchmod(descriptor, SOCKET_MODE)  # an umask may have left its owner out
                 if self._is_current(descriptor):
                     self._descriptor, descriptor = descriptor, -1
             except BlockingIOError:

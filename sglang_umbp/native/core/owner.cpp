@@ -416,7 +416,11 @@ std::vector<NamedBytes> Owner::named_bytes() {
 
 Client& Owner::add_client(uint32_t chunk_count) {
   std::lock_guard lock(mutex_);
-  return clients_.add(chunk_count, at_once(config_.memory));
+  MappingOptions options = at_once(config_.memory);
+  // The first is the pool itself. Another process touches what it uses of its area: to populate all of
+  // it took 0.1 s of each attachment, under the mutex, with 4 million entries.
+  options.prefault = options.prefault && clients_.size() == 0;
+  return clients_.add(chunk_count, options);
 }
 
 void Owner::bind_client(uint32_t id, pid_t pid) {
