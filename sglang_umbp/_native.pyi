@@ -400,10 +400,31 @@ class Pool:
     def share(self) -> dict:
         """A door for tests: descriptors of the memory and of a new client area."""
 
-    def bind_client(self, client_id: int, pid: int) -> None:
-        """What the client named is free once this process has ended."""
+    def clients(self) -> list[dict[str, int]]:
+        """
+        Per client: client_id, pid, named_bytes (what its slots and sessions keep from being reused), session_bytes (the
+        part that sessions name), and get_calls, gets, hits (keys), bytes_read, exists_keys, exists_found as it last
+        reported them. The first is the pool itself.
+        """
 
-    def remove_client(self, client_id: int) -> None: ...
+    def component_totals(self) -> list[tuple[bytes, int, int]]:
+        """
+        (identity, live objects, their bytes) of each component; of the owner only.
+        """
+
+    def report_reads(self) -> None:
+        """
+        Leaves what this process has read so far where the owner's ``clients`` finds it.
+        """
+
+    def bind_client(self, client_id: int, pid: int, pidfd: int = -1) -> None:
+        """
+        What the client named is free once this process has ended. pidfd: a descriptor of that process, duplicated; -1:
+        it is found by its number.
+        """
+
+    def remove_client(self, client_id: int) -> None:
+        """What the client named may be reused from now on."""
 
     def pin(self, keys: object, *, namespace: object | None = None, firm: bool = True) -> Session: ...
 

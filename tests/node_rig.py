@@ -77,7 +77,11 @@ class Talker:
     def __init__(self, path: Path, *, greet: bool = True, version: str = protocol.VERSION) -> None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(DEADLINE_S)
-        sock.connect(os.fspath(path))
+        try:
+            sock.connect(os.fspath(path))
+        except OSError:
+            sock.close()
+            raise
         self.socket = sock
         self.channel = Channel(sock, protocol.ANSWERS, takes_descriptors=True)
         self.descriptors: list[int] = []

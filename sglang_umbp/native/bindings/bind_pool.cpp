@@ -232,15 +232,53 @@ nb::dict stats(Pool& pool) {
   return dict;
 }
 
+std::vector<ClientReport> clients_of(Pool& pool) {
+  const ReleasedGil no_gil;
+  return pool.clients();
+}
+
 nb::list named_bytes(Pool& pool) {
   nb::list list;
-  for (const NamedBytes& named : pool.named_bytes())
-    list.append(nb::make_tuple(static_cast<int>(named.pid), named.nbytes));
+  for (const ClientReport& client : clients_of(pool))
+    if (client.named_bytes != 0)
+      list.append(nb::make_tuple(static_cast<int>(client.pid), client.named_bytes));
+  return list;
+}
+
+nb::list clients(Pool& pool) {
+  static const char* const names[kFigures] = {"get_calls",  "gets",        "hits",
+                                              "bytes_read", "exists_keys", "exists_found"};
+  nb::list list;
+  for (const ClientReport& client : clients_of(pool)) {
+    nb::dict dict;
+    dict["client_id"] = client.id;
+    dict["pid"] = static_cast<int>(client.pid);
+    dict["named_bytes"] = client.named_bytes;
+    dict["session_bytes"] = client.session_bytes;
+    for (size_t i = 0; i < kFigures; ++i) dict[names[i]] = client.figures[i];
+    list.append(dict);
+  }
+  return list;
+}
+
+nb::list component_totals(Pool& pool) {
+  std::vector<Pool::ComponentReport> reports;
+  {
+    const ReleasedGil no_gil;
+    reports = pool.component_reports();
+  }
+  nb::list list;
+  for (const Pool::ComponentReport& report : reports)
+    list.append(nb::make_tuple(nb::bytes(report.identity.data(), report.identity.size()),
+                               report.live.objects, report.live.nbytes));
   return list;
 }
 
 nb::dict share(Pool& pool) {
-  const Share share = pool.share();
+  const Share share = [&] {
+    const ReleasedGil no_gil;
+    return pool.share();
+  }();
   nb::list memory;
   for (const int fd : share.memory) memory.append(fd);
   nb::dict dict;
@@ -368,9 +406,24 @@ void bind_pool(nb::module_& m) {
       .def("locate", &locate, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
            "A door for benchmarks: (address, nbytes) of each object in the arena, (0, 0) if missing.")
       .def("share", &share, "A door for tests: descriptors of the memory and of a new client area.")
+      .def("clients", &clients, nb::sig("def clients(self) -> list[dict[str, int]]"),
+           "Per client: client_id, pid, named_bytes (what its slots and sessions keep from being "
+           "reused), session_bytes (the\n"
+           "part that sessions name), and get_calls, gets, hits (keys), bytes_read, exists_keys, "
+           "exists_found as it last\n"
+           "reported them. The first is the pool itself.")
+      .def("component_totals", &component_totals,
+           nb::sig("def component_totals(self) -> list[tuple[bytes, int, int]]"),
+           "(identity, live objects, their bytes) of each component; of the owner only.")
+      .def("report_reads", &Pool::report_reads, nb::call_guard<ReleasedGil>(),
+           "Leaves what this process has read so far where the owner's ``clients`` finds it.")
       .def("bind_client", &Pool::bind_client, nb::arg("client_id"), nb::arg("pid"),
-           "What the client named is free once this process has ended.")
-      .def("remove_client", &Pool::remove_client, nb::arg("client_id"));
+           nb::arg("pidfd") = -1, nb::call_guard<ReleasedGil>(),
+           "What the client named is free once this process has ended. pidfd: a descriptor of that "
+           "process, duplicated; -1:\n"
+           "it is found by its number.")
+      .def("remove_client", &Pool::remove_client, nb::arg("client_id"),
+           nb::call_guard<ReleasedGil>(), "What the client named may be reused from now on.");
 }
 
 }  // namespace umbp

@@ -64,7 +64,7 @@ Pool::Pool(const PoolConfig& config)
     : config_(config), copies_(HostCopier(config.nt_copy_min_bytes, config.copy_isa),
                                config.copy_threads) {
   owner_ = std::make_unique<Owner>(config.owner);
-  const Client& self = owner_->add_client(chunk_count_for(config.owner.entry_count));
+  const Client& self = owner_->add_client(chunk_count_for(config.owner.entry_count), true);
   own_client_ = self.id;
   start_reading(owner_->view(), self.area);
 }
@@ -268,9 +268,38 @@ PoolStats Pool::stats() {
   return stats;
 }
 
-std::vector<NamedBytes> Pool::named_bytes() {
+std::vector<ClientReport> Pool::clients() {
   Call call(*this);
-  return owner_ ? owner_->named_bytes() : std::vector<NamedBytes>{};
+  return owner_ ? owner_->clients() : std::vector<ClientReport>{};
+}
+
+std::vector<Pool::ComponentReport> Pool::component_reports() {
+  Call call(*this);
+  std::vector<ComponentTotals> totals = owner().component_totals();
+  std::vector<ComponentReport> reports;
+  std::lock_guard lock(components_mutex_);
+  totals.resize(components_.size());
+  for (size_t i = 0; i < components_.size(); ++i) reports.push_back({components_[i], totals[i]});
+  return reports;
+}
+
+void Pool::report_reads() {
+  Call call(*this);
+  if (call.lost()) return;
+  ReadTotals reads = reader_->slots().totals();
+  reads.add(sessions_->totals().reads);
+  uint64_t keys = 0;
+  for (const uint64_t count : reads.by_status) keys += count;
+  const auto leave = [this](Figure figure, uint64_t value) {
+    reader_->area().head->figures[static_cast<size_t>(figure)].store(value,
+                                                                    std::memory_order_relaxed);
+  };
+  leave(Figure::kGetCalls, reads.calls);
+  leave(Figure::kGets, keys);
+  leave(Figure::kHits, reads.by_status[static_cast<size_t>(Status::kOk)]);
+  leave(Figure::kBytesRead, reads.bytes);
+  leave(Figure::kExistsKeys, reads.keys_looked_up);
+  leave(Figure::kExistsFound, reads.keys_found);
 }
 
 std::pair<uint64_t, uint64_t> Pool::locate(const Component& component, const Hash128& digest) {
@@ -290,16 +319,16 @@ Share Pool::share() {
   Call call(*this);
   if (config_.owner.memory.backing != MemoryBacking::kMemfd)
     throw Error("only a pool with memory='memfd' can be shared; this one is anonymous");
-  const Client& client = owner().add_client(chunk_count_for(config_.owner.entry_count));
+  const Client& client = owner().add_client(chunk_count_for(config_.owner.entry_count), false);
   return {owner().descriptors(), client.memory.fd(), client.id};
 }
 
 void Pool::flush() { Call call(*this); }
 
-void Pool::bind_client(uint32_t id, pid_t pid) {
+void Pool::bind_client(uint32_t id, pid_t pid, int pidfd) {
   Call call(*this);
   refuse_own_client(id);
-  owner().bind_client(id, pid);
+  owner().bind_client(id, pid, pidfd);
 }
 
 void Pool::remove_client(uint32_t id) {

@@ -160,12 +160,20 @@ class Pool {
   PoolStats stats();
   // As of the last put that ended: see Owner. Never throws.
   uint64_t troubles() const { return troubles_.load(std::memory_order_relaxed); }
-  std::vector<NamedBytes> named_bytes();
+  // Of the owner; empty in an attached pool. The pool itself is a client, too.
+  std::vector<ClientReport> clients();
+  struct ComponentReport {
+    std::string identity;
+    ComponentTotals live;
+  };
+  std::vector<ComponentReport> component_reports();
+  // Leaves what this process has read so far where the owner's clients() finds it.
+  void report_reads();
 
   // Doors for tests and benchmarks. Address 0: not there.
   std::pair<uint64_t, uint64_t> locate(const Component& component, const Hash128& digest);
   Share share();
-  void bind_client(uint32_t id, pid_t pid);
+  void bind_client(uint32_t id, pid_t pid, int pidfd = -1);
   void remove_client(uint32_t id);
 
  private:
