@@ -35,6 +35,8 @@ RemoteBatch::RemoteBatch(Pool& pool, const Component& component, std::span<const
   }
 }
 
+RemoteBatch::~RemoteBatch() { abandon(); }
+
 void RemoteBatch::begin(Step step) const {
   if (abandoned()) throw InvalidBatch("the batch was abandoned: what it reserved is free");
   if (next_ != step)

@@ -34,7 +34,7 @@ class RemoteBatch {
   RemoteBatch(Pool& pool, const Component& component, std::span<const Hash128> digests,
               std::span<const std::string_view> keys, const uint64_t* sizes,
               std::optional<uint32_t> depth);
-  ~RemoteBatch() { abandon(); }
+  ~RemoteBatch();
   RemoteBatch(const RemoteBatch&) = delete;
   RemoteBatch& operator=(const RemoteBatch&) = delete;
 
