@@ -22,9 +22,9 @@ class ServerProcess:
 
     def __init__(self, path: Path, objects: int, nbytes: int, **settings: Any) -> None:
         self.path = path
-        values = {"dram-capacity": objects * nbytes, "index-entries": 256, "reservation-quota-bytes": objects * nbytes}
-        values |= {name.replace("_", "-"): value for name, value in settings.items()}
-        flags = [f"--{name}={value}" for name, value in values.items()]
+        values = {"dram_capacity_bytes": objects * nbytes, "index_entries": 256}
+        values |= {"reservation_quota_bytes": objects * nbytes, **settings}
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
         command = [sys.executable, "-m", "sglang_umbp", "serve", "--address", f"unix:{path}", *flags]
         self.log = path.with_suffix(".out")
         with self.log.open("ab") as log:
