@@ -13,6 +13,8 @@ from .errors import (
     UnregisteredMemoryError,
 )
 from .layout import Component, Namespace, PageLayout
+from .node.node_pool import NodePool
+from .open_pool import open_pool
 from .pool import Pool
 from .settings import PoolSettings
 from .stats import PhaseSplit, PoolStats
@@ -23,6 +25,7 @@ __all__ = [
     "ForkedPoolError",
     "InvalidBatchError",
     "Namespace",
+    "NodePool",
     "PageLayout",
     "PhaseSplit",
     "Pool",
@@ -37,4 +40,5 @@ __all__ = [
     "UmbpError",
     "UnregisteredMemoryError",
     "__version__",
+    "open_pool",
 ]
