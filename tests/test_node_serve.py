@@ -275,12 +275,11 @@ BROKEN = {
     "an answer": framed(encode(1, protocol.Done())),
     "a request before hello": framed(encode(1, protocol.Clear())),
     "hello twice": framed(HELLO) * 2,
-    "a truncated frame": framed(HELLO)[:-1],
-    "half a length": b"\1\0",
 }
+CUT_SHORT = {"a truncated frame": framed(HELLO)[:-1], "half a length": b"\1\0"}
 
 
-@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("data", [*BROKEN.values(), *CUT_SHORT.values()], ids=[*BROKEN, *CUT_SHORT])
 def test_what_is_no_frame_ends_that_connection_only(data):
     with (
         short_directory() as directory,
@@ -291,7 +290,8 @@ def test_what_is_no_frame_ends_that_connection_only(data):
             sock.settimeout(DEADLINE_S)
             sock.connect(os.fspath(server.settings.path))
             sock.sendall(data)
-            sock.shutdown(socket.SHUT_WR)
+            if data in CUT_SHORT.values():
+                sock.shutdown(socket.SHUT_WR)
             while sock.recv(65536):
                 pass
         assert client.put(["key"]) == [Status.OK]
