@@ -21,7 +21,7 @@ from waiting import DEADLINE_S, Background, wait_until
 
 from sglang_umbp import Status
 from sglang_umbp.errors import NodeServerError, RefusedError
-from sglang_umbp.node import protocol
+from sglang_umbp.node import node_client, protocol
 from sglang_umbp.node.channel import ConnectionEndedError
 from sglang_umbp.node.protocol import ErrorCode
 from sglang_umbp.node.server import NodeServer
@@ -392,6 +392,19 @@ def test_more_clients_than_allowed_are_refused_until_one_detaches(make_node):
     node.talker().attach()
 
 
+def test_keys_and_connections_of_one_client_are_bounded(node, monkeypatch):
+    monkeypatch.setattr(node_client, "MAX_KEY_BYTES", 10)
+    monkeypatch.setattr(node_client, "MAX_CONNECTIONS", 2)
+    client = node.client()
+    assert not client.allocate(["123456"]).over
+    with refused(ErrorCode.LIMIT):
+        client.allocate(["12345"])
+    assert node.memory["reserved_bytes"] == NBYTES
+    node.talker().join(client.attached.client)
+    with refused(ErrorCode.LIMIT):
+        node.talker().join(client.attached.client)
+
+
 def test_detach_frees_what_the_client_reserved_and_named(node):
     client, helper = node.client(), node.talker()
     client.put(["pinned"])
@@ -411,10 +424,10 @@ def test_what_clients_reported_stays_in_the_sums_when_they_are_gone(node):
     client = node.client()
     client.put(["a"])
     client.get(["a", "b"])
-    client.page.write(client.pool.stats())
+    client.pool.native.report_reads()
     client.call(protocol.Detach(client=client.attached.client))
     reads = node.figures()["reads"]
-    assert (reads["hits"], reads["misses"], reads["hit_ratio"], reads["bytes_read"]) == (1, 1, 0.5, NBYTES)
+    assert (reads["gets"], reads["hits"], reads["hit_ratio"], reads["bytes_read"]) == (2, 1, 0.5, NBYTES)
 
 
 def test_many_attachments_leave_nothing(node):
