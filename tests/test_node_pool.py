@@ -170,6 +170,25 @@ def test_malformed_batches_raise_before_the_server_hears_of_them(lasting_client)
     assert pool.stats().objects == 0
 
 
+def test_reads_cost_the_server_no_time(lasting_server, lasting_client):
+    pool = lasting_client()
+    rows = Rows(pool, 4, NBYTES)
+    keys = names("page", 4)
+    rows.put_all(keys)
+    pool.pin(keys).close()
+    before = cpu_ns(lasting_server.process.pid)
+    for _ in range(1000):
+        assert pool.get(keys, rows.addresses, [NBYTES] * 4) == [True] * 4
+        assert pool.exists_prefix(keys) == 4
+        pool.pin(keys).close()
+    assert cpu_ns(lasting_server.process.pid) == before
+
+
+def cpu_ns(pid: int) -> int:
+    """Of all threads of a process so far."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+
+
 def test_remove_and_clear_are_for_all_clients(lasting_client):
     first, second = lasting_client(), lasting_client()
     rows = Rows(first, 4, NBYTES)
@@ -188,6 +207,15 @@ def test_batches_are_cut_to_what_one_message_may_carry(path, client):
         assert rows.put(keys) == [True] * 5000
         assert rows.get(keys) == [True] * 5000
         assert pool.remove(keys) == [True] * 5000
+
+
+def test_huge_keys_are_cut_to_what_one_frame_may_carry(lasting_client):
+    pool = lasting_client()
+    rows = Rows(pool, 12, 64)
+    keys = [chr(ord("a") + number) * (1 << 20) for number in range(12)]
+    assert pool.put(keys, rows.addresses, [64] * 12) == [True] * 12
+    assert pool.exists(keys) == [True] * 12
+    assert pool.remove(keys) == [True] * 12
 
 
 def test_objects_larger_than_the_quota_are_put_one_by_one(path, client):

@@ -30,7 +30,7 @@ from .address import default_address, parse_address
 from .attachment import Attachment
 from .autostart import ensure_server
 from .keeper import Keeper
-from .keys import key_bytes
+from .keys import key_bytes, messages_of
 from .patience import Patience
 from .placeholder import lost_pool
 from .remote_put import Bytes, PutJob, no_server, put
@@ -310,11 +310,10 @@ class NodePool(Pool):
             return [False] * len(wanted)
         patience = Patience(self._deadline_s(attachment.attached))
         removed: list[bool] = []
-        for first in range(0, len(wanted), protocol.MAX_OBJECTS):
-            some = wanted[first : first + protocol.MAX_OBJECTS]
+        for some in messages_of(wanted):
             with attachment.connection(patience.deadline) as connection:
                 number = attachment.number_of(space, connection, patience.deadline)
-                request = protocol.Remove(namespace=number, keys=some)
+                request = protocol.Remove(namespace=number, keys=list(some))
                 removed += map(bool, connection.ask(request, protocol.Removed, patience.deadline).flags)
         return removed
 
