@@ -14,6 +14,8 @@ from .errors import (
     UnsupportedHostPoolError,
 )
 from .layout import Component, Namespace, PageLayout
+from .node.node_pool import NodePool
+from .open_pool import open_pool
 from .pool import Pool
 from .settings import PoolSettings
 from .stats import PhaseSplit, PoolStats
@@ -24,6 +26,7 @@ __all__ = [
     "ForkedPoolError",
     "InvalidBatchError",
     "Namespace",
+    "NodePool",
     "PageLayout",
     "PhaseSplit",
     "Pool",
@@ -39,4 +42,5 @@ __all__ = [
     "UnregisteredMemoryError",
     "UnsupportedHostPoolError",
     "__version__",
+    "open_pool",
 ]

@@ -309,6 +309,12 @@ class Components:
 
     def __len__(self) -> int: ...
 
+    def rebind(self, pool: Pool) -> None:
+        """
+        The same namespace in another pool; its layouts follow. The pool before must be closed or unmapped, and the
+        new one not be used with this namespace yet. Raises InvalidBatchError.
+        """
+
 class Pool:
     """The native pool; sglang_umbp.Pool documents it."""
 
@@ -322,6 +328,27 @@ class Pool:
 
     @property
     def closed(self) -> bool: ...
+
+    def lose(self) -> None:
+        """
+        The owner of an attached pool is gone: from now on nothing is found, and no call raises for that. Calls that
+        run finish. Raises UmbpError in the owner itself.
+        """
+
+    def unmap(self) -> None:
+        """
+        Of a lost pool: waits for calls that ran at the loss, ends the sessions, gives the memory back. Calls go on
+        finding nothing until ``close``.
+        """
+
+    @property
+    def lost(self) -> bool: ...
+
+    @property
+    def populated(self) -> bool:
+        """
+        Whether every map has its pages: what ``prefault_in_background`` started is through.
+        """
 
     def register_memory(self, address: int, nbytes: int, grow: bool = False) -> None: ...
 
@@ -373,12 +400,63 @@ class Pool:
     def share(self) -> dict:
         """A door for tests: descriptors of the memory and of a new client area."""
 
-    def bind_client(self, client_id: int, pid: int) -> None:
-        """What the client named is free once this process has ended."""
+    def clients(self) -> list[dict[str, int]]:
+        """
+        Per client: client_id, pid, named_bytes (what its slots and sessions keep from being reused), session_bytes (the
+        part that sessions name), and get_calls, gets, hits (keys), bytes_read, exists_keys, exists_found as it last
+        reported them. The first is the pool itself.
+        """
 
-    def remove_client(self, client_id: int) -> None: ...
+    def component_totals(self) -> list[tuple[bytes, int, int]]:
+        """
+        (identity, live objects, their bytes) of each component; of the owner only.
+        """
+
+    def report_reads(self) -> None:
+        """
+        Leaves what this process has read so far where the owner's ``clients`` finds it.
+        """
+
+    def bind_client(self, client_id: int, pid: int, pidfd: int = -1) -> None:
+        """
+        What the client named is free once this process has ended. pidfd: a descriptor of that process, duplicated; -1:
+        it is found by its number.
+        """
+
+    def remove_client(self, client_id: int) -> None:
+        """What the client named may be reused from now on."""
 
     def pin(self, keys: object, *, namespace: object | None = None, firm: bool = True) -> Session: ...
+
+    def reserve(self, components: Components, part: int, keys: object, sizes: object, depth: int | None = None) -> RemoteBatch:
+        """
+        A put batch that another process will fill; see RemoteBatch. Only for the pool's owner. Nothing is reserved
+        before its ``allocate``. Raises InvalidBatchError, UmbpError.
+        """
+
+    def page_source(self, layout: PageLayout, rows: object) -> PutSource:
+        """
+        The rows (integers, one an object) of a layout as the source of a put. Raises InvalidBatchError.
+        """
+
+    def whole_source(self, addresses: object, sizes: object) -> PutSource:
+        """
+        Whole objects, one range each, as the source of a put; as ``put_whole`` takes them.
+        """
+
+    def range_source(self, object_sizes: object, addresses: object, sizes: object, offsets: object, starts: object | None) -> PutSource:
+        """
+        Ranges that tile objects as the source of a put; as ``put_ranges`` takes them.
+        """
+
+    def fill(self, source: PutSource, picks: object, offsets: object) -> bool:
+        """
+        Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools.
+
+        True: every byte is there. False: the pool is lost, nothing was copied. Releases the GIL. Raises
+        InvalidBatchError before a byte moves: a pick that is not in the source or whose status is not 0, an offset whose
+        object is not in the arena, memory that is not registered.
+        """
 
 class Session:
     """
@@ -443,3 +521,90 @@ class Session:
 
         component: which object of the page; needed if the namespace has several.
         """
+
+class RemoteBatch:
+    """
+    The owner's half of a put whose bytes another process copies; from ``Pool.reserve``.
+
+    ``allocate``, then the client copies what is new, then ``commit``; while that says False, ``await_busy``, and
+    while that says False, ``allocate`` again. A step out of turn, or after ``abandon``, raises InvalidBatchError.
+    Nothing is visible before ``commit``. Deleting a batch that is not over abandons it. Releases the GIL; steps of
+    one batch take turns.
+    """
+
+    def allocate(self, deadline_s: float) -> None:
+        """
+        Reserves room for the keys that are new; waits for room no longer than this. ``answers`` then says where.
+        """
+
+    def commit(self) -> bool:
+        """
+        Makes visible what was reserved, of which the client has copied every byte. Whether the batch is over.
+        """
+
+    def await_busy(self, deadline_s: float) -> bool:
+        """
+        Waits for other puts of the same keys. Whether the batch is over; else ``allocate`` comes next.
+        """
+
+    def abandon(self) -> None:
+        """
+        Frees what is reserved and not committed. From any thread; cuts a step that waits short; again is a no-op.
+
+        Only once the client's process has ended, or by its own word that it does not copy any more: the memory is
+        given to others.
+        """
+
+    def answers(self) -> tuple[bytes, bytes, bytes]:
+        """
+        Per key: phase (one byte, PHASE_*), status code (one byte, once PHASE_DONE), offset in the arena (eight
+        bytes, as the machine orders them, while PHASE_NEW).
+        """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def over(self) -> bool:
+        """Every key has its status; nothing is reserved."""
+
+    @property
+    def abandoned(self) -> bool: ...
+
+    @property
+    def nbytes_reserved(self) -> int:
+        """Bytes of the keys that are reserved and not committed."""
+
+    @property
+    def nbytes_held(self) -> int:
+        """
+        Those, and the objects found there, which eviction passes over until the batch is over.
+        """
+
+PHASE_PENDING: int = 0
+
+PHASE_NEW: int = 1
+
+PHASE_DUPLICATE: int = 2
+
+PHASE_PRESENT: int = 3
+
+PHASE_BUSY: int = 4
+
+PHASE_DONE: int = 5
+
+class PutSource:
+    """
+    Where a put of an attached pool copies from: checked and unchanging. The memory itself is the caller's.
+    """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def statuses(self) -> bytes:
+        """
+        Per item a status code (one byte): 0, or why it cannot be put (BAD_RANGE, NOT_TILED).
+        """
+
+    @property
+    def sizes(self) -> bytes:
+        """Per item the object's bytes (eight bytes, as the machine orders them)."""

@@ -35,3 +35,19 @@ class PoolMemoryError(UmbpError, MemoryError):
 
 class UnsupportedHostPoolError(UmbpError, NotImplementedError):
     """A host pool of SGLang is of a kind, or in a layout, whose pages cannot be stored; the message names it."""
+
+
+class NodeServerError(UmbpError, ConnectionError):
+    """The node server cannot be reached, did not answer before the deadline, or broke the connection off."""
+
+
+class ProtocolError(UmbpError, ValueError):
+    """A frame from the other side is malformed, oversized or cut short; the connection is of no more use."""
+
+
+class RefusedError(UmbpError, RuntimeError):
+    """The node server answered that it will not do what was asked; ``code`` is one of protocol.ErrorCode."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code

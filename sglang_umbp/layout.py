@@ -37,6 +37,7 @@ class Namespace(_native.Components):
         super().__init__(pool, identities)
         self.name = name
         self.components = components
+        self.identities = tuple(identities)
 
     def component(self, name: str) -> Component:
         """The component with this name. Raises KeyError naming those there are."""

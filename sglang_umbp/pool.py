@@ -6,7 +6,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 import numpy as np
 
@@ -110,8 +110,10 @@ class Pool:
             for line in summary_lines(self.stats()):
                 print(line, file=sys.stderr)
 
-    def __enter__(self) -> Pool:
-        return self.open() if self._open is _NOT_OPEN else self
+    def __enter__(self) -> Self:
+        if self._open is _NOT_OPEN:
+            self.open()
+        return self
 
     def __exit__(
         self,

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
+from .node.address import ALLOWED, SCHEME, parse_address
+
 AUTO = "auto"
 UNIT_BYTES = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
@@ -47,6 +49,32 @@ class Bool:
         if word not in _TRUE + _FALSE:
             raise ValueError(value)
         return word in _TRUE
+
+
+@dataclass(frozen=True)
+class AutoBool:
+    """As Bool, or None ('auto') for what fits the other settings."""
+
+    unit: str = ""
+    allowed: str = f"{AUTO}, {Bool.allowed}"
+
+    def parse(self, value: object) -> bool | None:
+        """The boolean, None for 'auto'. Raises ValueError."""
+        return None if _is_auto(value, zero=False) else Bool().parse(value)
+
+
+@dataclass(frozen=True)
+class UnixAddress:
+    """A Unix socket as 'unix:PATH', or nothing."""
+
+    unit: str = ""
+    allowed: str = ALLOWED
+
+    def parse(self, value: object) -> str:
+        """The address with its path made absolute; empty for none. Raises ValueError."""
+        if not isinstance(value, str):
+            raise ValueError(value)
+        return f"{SCHEME}{parse_address(value.strip())}" if value.strip() else ""
 
 
 @dataclass(frozen=True)

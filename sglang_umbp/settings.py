@@ -11,13 +11,13 @@ from dataclasses import Field, dataclass, fields
 from typing import Any
 
 from .errors import SettingsError
-from .setting_kinds import AutoWhole, Bool, Choice, Real, Size, Whole
+from .setting_kinds import AutoBool, AutoWhole, Bool, Choice, Real, Size, UnixAddress, Whole
 from .setting_values import DEFAULT, Given, Setting, Source, setting
 
 
 @dataclass(frozen=True, init=False)
 class PoolSettings:
-    """Everything an embedded pool can be told. Sizes are bytes, times seconds; None is 'auto'.
+    """Everything a pool can be told. Sizes are bytes, times seconds; None is 'auto'.
 
     ``about(name)`` tells what a setting means and what is allowed, ``source(name)`` where its value came from.
     """
@@ -29,6 +29,26 @@ class PoolSettings:
         "if that is less, but at least 256 MiB. The arena is larger by 1/32 and 64 bytes an index entry",
         *("UMBP_DRAM_CAPACITY", "UMBP_DRAM_CAPACITY_BYTES"),
         aliases=("capacity_bytes",),
+    )
+    mode: str = setting(
+        "auto",
+        Choice(("auto", "embedded", "node")),
+        "embedded: memory of this process alone; node: one pool for all processes of this user on this machine, in a "
+        "server; auto: node where standalone_address is given or several ranks of one model share the machine",
+        "UMBP_MODE",
+    )
+    standalone_address: str = setting(
+        "",
+        UnixAddress(),
+        "socket of the node server; empty: one of this user's own, the same for all processes",
+        "UMBP_STANDALONE_ADDRESS",
+    )
+    standalone_auto_start: bool | None = setting(
+        None,
+        AutoBool(),
+        "start a node server where none listens; it gets the pool's settings of the process that starts it, and "
+        "outlives it. auto: only where no address is given",
+        "UMBP_STANDALONE_AUTO_START",
     )
     copy_threads: int = setting(
         2,
@@ -221,6 +241,11 @@ def _add(given: dict[str, Given], name: str, new: Given) -> None:
 
 
 _RULES: tuple[tuple[str, str, Callable[[PoolSettings], bool]], ...] = (
+    (
+        "mode",
+        "auto or node, together with standalone_address",
+        lambda s: s.mode != "embedded" or not s.standalone_address,
+    ),
     (
         "low_watermark",
         "only with a high_watermark, then above 0 and at most high_watermark",

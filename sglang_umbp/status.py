@@ -30,6 +30,7 @@ class Status(IntEnum):
     CLEARED = 10, "clear() ran while the object was being written"
     COLLISION = 11, "another key has the same 128-bit keyed hash"
     NOT_PINNED = 12, "the session does not hold this page"
+    NO_SERVER = 13, "the pool's server is gone, or did not answer before the deadline"
 
     def __bool__(self) -> bool:
         return self <= Status.EXISTS

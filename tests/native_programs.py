@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -58,6 +58,20 @@ def program_against(name: str, headers: Path, target: Path) -> Path:
     source = PROGRAMS / f"{name}.cpp"
     _run([_compiler(name), *COMMON_FLAGS, *FLAGS["plain"], f"-I{headers}", str(source), "-o", str(target)])
     return target
+
+
+def program_with(name: str, altered: Mapping[str, str], folder: Path) -> Path:
+    """The same, with other text in place of some .cpp files of the core; made in a folder of the caller's."""
+    compiler = _compiler(name)
+    flags = (*COMMON_FLAGS, *FLAGS["plain"], f"-I{CORE}")
+    program(name, "plain")  # so that the core's archive is there
+    sources = []
+    for file, text in altered.items():
+        sources.append(folder / file)
+        sources[-1].write_text(text)
+    archive = _core_archive(compiler, (*COMMON_FLAGS, *FLAGS["plain"]))
+    _run([compiler, *flags, str(PROGRAMS / f"{name}.cpp"), *map(str, sources), str(archive), "-o", str(folder / name)])
+    return folder / name
 
 
 def run_program(binary: Path, *arguments: object, seconds: float = 0) -> str:

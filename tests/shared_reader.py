@@ -17,6 +17,8 @@ import numpy as np
 from objects import Rows
 
 from sglang_umbp import Pool, PoolSettings, _native
+from sglang_umbp.identity import RAW_KEYS_IDENTITY
+from sglang_umbp.layout import Namespace
 from sglang_umbp.pool import native_config
 
 COUNTERS = ("calls", "stop")
@@ -40,6 +42,7 @@ def attach(memory: list[int], client: int, **settings: Any) -> Pool:
     """A pool that only reads what another process (or this one) owns."""
     pool = Pool(PoolSettings(**{"copy_threads": 1, **settings}))
     pool._open = _native.Pool.attach(native_config(pool.settings), memory, client)
+    pool._open.raw_namespace = Namespace(pool._open, b"", ("",), [RAW_KEYS_IDENTITY])
     return pool
 
 

@@ -170,7 +170,7 @@ def test_the_printed_report_names_pools_floors_and_failures(
         (["--order", "sideways"], "'sideways'"),
         (["--json", "/no/such/directory/out.json"], "'/no/such/directory/out.json'"),
         (["--offload-ranks", "-1"], "'-1' is not allowed"),
-        (["--target", "tape"], "'tape'"),
+        (["--mode", "tape"], "'tape'"),
     ],
 )
 def test_wrong_arguments_are_refused_by_value(

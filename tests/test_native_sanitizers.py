@@ -23,6 +23,18 @@ def test_threads_of_mixed_calls_on_a_pool_that_evicts_all_the_time(variant, nt_c
     soak_report(f"mixed calls under -fsanitize={variant}", **counts_in(output))
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("variant", "nt_copy_min_bytes"), [("thread", NEVER), ("address", 1024)], ids=["thread", "address"]
+)
+def test_puts_that_clients_copy_against_readers_with_batches_abandoned_all_the_time(
+    variant, nt_copy_min_bytes, soak_scale, soak_report
+):
+    seconds = STRESS_SECONDS * soak_scale
+    output = run_program(program("remote_stress", variant), seconds, nt_copy_min_bytes, seconds=seconds)
+    soak_report(f"remote puts under -fsanitize={variant}", **counts_in(output))
+
+
 @pytest.mark.parametrize("variant", BOTH)
 def test_exact_orders_of_steps_of_the_owner_and_of_sessions(variant):
     run_program(program("owner_checks", variant))

@@ -2,7 +2,19 @@
 
 import pytest
 
-from sglang_umbp.setting_kinds import AutoWhole, Bool, Choice, Real, Size, Whole, parse_size, power, size_text
+from sglang_umbp.setting_kinds import (
+    AutoBool,
+    AutoWhole,
+    Bool,
+    Choice,
+    Real,
+    Size,
+    UnixAddress,
+    Whole,
+    parse_size,
+    power,
+    size_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +80,10 @@ def test_false(value):
         (Real(0, 1), True),
         (Choice(("a", "b")), "c"),
         (Choice(("a", "b")), 1),
+        (AutoBool(), "maybe"),
+        (AutoBool(), 0.0),
+        (UnixAddress(), "/run/x"),
+        (UnixAddress(), None),
     ],
     ids=str,
 )
@@ -90,9 +106,15 @@ def test_zero_is_auto_where_it_was_before_there_was_a_word_for_it():
             Size(1, 5, auto=True).parse(value)
 
 
+def test_an_address_has_an_absolute_path_or_is_none():
+    assert UnixAddress().parse(" unix:/run/../run/x ") == "unix:/run/x"
+    assert UnixAddress().parse(" ") == ""
+
+
 def test_numbers_and_words_from_text():
     assert Whole(-1, 5).parse(" -1 ") == -1
     assert AutoWhole(1, 5).parse("5") == 5
+    assert [AutoBool().parse(word) for word in ("auto", "on", 0)] == [None, True, False]
     assert Real(0, 1).parse("0.25") == 0.25
     assert Choice(("a", "b")).parse(" B ") == "b"
 

@@ -11,7 +11,8 @@ from sglang_umbp import Status
 ROOT = Path(__file__).resolve().parent.parent
 # Stable: other programs store these. A new outcome is added at the end.
 REASONS = (
-    "ok exists missing size_mismatch bad_range not_tiled too_large no_space no_slot busy cleared collision not_pinned"
+    "ok exists missing size_mismatch bad_range not_tiled too_large no_space no_slot busy cleared collision not_pinned "
+    "no_server"
 ).split()
 
 

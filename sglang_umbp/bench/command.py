@@ -10,13 +10,13 @@ from ..reports import write_report
 from . import connector_command, exists_command, index_command, put_command, session_command, sweep_command
 from .buffers import ARRANGEMENTS
 from .cache_size import last_level_cache_nbytes
+from .mode_options import add_mode_arguments, checked_address
 from .options import ORDERS, RestoreOptions
 from .progress import notify
 from .report import as_json
 from .restore import run_restore
 from .subcommand import Subparsers
 from .tables import render
-from .targets import TARGETS
 
 QUICK_SAMPLES, DEFAULT_SAMPLES = 10, 40
 QUICK_RANKS, DEFAULT_RANKS = (1, 2), (1, 2, 4, 8)
@@ -49,7 +49,7 @@ def _add_shape_arguments(parser: argparse.ArgumentParser) -> None:
     add("--layer-group", type=number(1, 4096), default=8, help="logical layers [%(default)s]")
     add("--order", choices=ORDERS, default="random", help=order_help)
     add("--layout", choices=ARRANGEMENTS, default="layer_first", help=layout_help)
-    add("--target", choices=sorted(TARGETS), default="embedded", help=argparse.SUPPRESS)
+    add_mode_arguments(parser)
     add("--seed", type=number(0, 1 << 32), default=1, help="of the random order [%(default)s]")
 
 
@@ -90,7 +90,8 @@ def options_from(parsed: argparse.Namespace) -> RestoreOptions:
         cache_nbytes=parsed.cache_bytes or last_level_cache_nbytes(),
         memory_nbytes=parsed.memory_mib << 20,
         seed=parsed.seed,
-        target=parsed.target,
+        mode=parsed.mode,
+        address=checked_address(parsed),
     )
 
 

@@ -31,6 +31,8 @@ class ExistsOptions:
     cold: bool
     cache_nbytes: int
     seed: int
+    mode: str = "embedded"
+    address: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def run_exists(options: ExistsOptions, notify: Callable[[str], None]) -> ExistsR
     names = [f"part-{index}" for index in range(options.components)]
     notify("storing pages")
     # Twice the entries: a pool that stores new pages is never full to the last entry.
-    with opened_tiny_pool(2 * options.stored * options.components, names) as tiny:
+    objects = 2 * options.stored * options.components
+    with opened_tiny_pool(objects, names, mode=options.mode, address=options.address) as tiny:
         fill(tiny, options.stored)
         bench = ExistsBench(options, tiny)
         for question, stored in QUESTIONS:

@@ -9,6 +9,7 @@ from ..reports import Json, write_report
 from .errors import BenchArgumentsError
 from .exists import ExistsOptions, ExistsResult, run_exists
 from .micro_options import add_common_arguments, cache_nbytes, ratio
+from .mode_options import add_mode_arguments, checked_address
 from .progress import notify
 from .stats import summarize
 from .subcommand import Subparsers
@@ -24,6 +25,7 @@ def add_parser(benches: Subparsers) -> None:
     add("--components", type=number(1, 64), default=1, help="objects of a page [%(default)s]")
     add("--cold", action="store_true", help="read two caches' worth of other memory before each call")
     add_common_arguments(parser, samples=200)
+    add_mode_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -39,6 +41,8 @@ def run(parsed: argparse.Namespace) -> int:
         cold=parsed.cold,
         cache_nbytes=cache_nbytes(parsed),
         seed=parsed.seed,
+        mode=parsed.mode,
+        address=checked_address(parsed),
     )
     report = as_json(run_exists(options, notify))
     write_report(parsed, report, render(report))
@@ -50,6 +54,7 @@ def as_json(result: ExistsResult) -> Json:
     options = result.options
     report: Json = {name: _question_json(figures) for name, figures in result.figures.items()}
     report["settings"] = {
+        "mode": options.mode,
         "pages": options.pages,
         "stored": options.stored,
         "components": options.components,

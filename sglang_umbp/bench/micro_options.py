@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .. import arguments
 from ..geometry import PoolGeometry
 from .cache_size import last_level_cache_nbytes
+from .mode_options import checked_address
 from .options import RestoreOptions
 
 
@@ -45,7 +46,8 @@ def rig_options(
         cache_nbytes=cache_nbytes(parsed),
         memory_nbytes=parsed.memory_mib << 20,
         seed=parsed.seed,
-        target="embedded",
+        mode=getattr(parsed, "mode", "embedded"),
+        address=checked_address(parsed) if "mode" in parsed else "",
     )
 
 

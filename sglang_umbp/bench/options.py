@@ -30,7 +30,10 @@ class RestoreOptions:
     cache_nbytes: int
     memory_nbytes: int
     seed: int
-    target: str
+    mode: str
+    """Of whose pool: embedded or node."""
+    address: str = ""
+    """Of a node server that is there; empty: of one that is started for each measurement."""
 
     @property
     def request_nbytes(self) -> int:

@@ -14,7 +14,7 @@ from .interleave import Runner, interleaved
 from .options import RestoreOptions, Sizes, plan_sizes
 from .put_rig import CASES, FLOORS, PutBench, PutCounts, PutPool
 from .puts import put_request
-from .rig import opened_target
+from .rig import opened_scratch, opened_target
 from .targets import EmbeddedPort, EmbeddedTarget, RestoreTarget, TargetSettings
 from .verify import Tally, Verifier
 from .workload import Turns, Workload
@@ -60,7 +60,7 @@ def _opened(options: RestoreOptions, sizes: Sizes, tally: Tally) -> Iterator[tup
     with (
         opened_target(options, settings) as steady,
         opened_target(options, settings) as empty,
-        opened_target(options, settings) as scratch,
+        opened_scratch(options, settings) as scratch,
     ):
         yield _build(options, sizes, {"steady": steady, "empty": empty}, scratch, tally)
 

@@ -7,7 +7,9 @@ import argparse
 from .. import arguments
 from ..geometry import DEEPSEEK_V4_PRO
 from ..reports import Json, write_report
+from .errors import BenchArgumentsError
 from .micro_options import add_common_arguments, ratio, rig_options
+from .mode_options import add_mode_arguments
 from .progress import notify
 from .put import PutResult, run_puts
 from .put_rig import FLOORS
@@ -25,11 +27,16 @@ def add_parser(benches: Subparsers) -> None:
     add("--pages", type=number(2, 2048), default=32, help="of a request [%(default)s]")
     add("--copy-threads", type=number(1, 2), default=1, help="threads that copy one call [%(default)s]")
     add_common_arguments(parser, samples=40)
+    add_mode_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Measures, prints, writes. 1 when a put failed."""
+    if parsed.address:
+        raise BenchArgumentsError(
+            "--address is not allowed: puts are measured into full and into emptied pools of our own"
+        )
     result = run_puts(rig_options(parsed, parsed.pools, parsed.pages), notify)
     report = as_json(result)
     write_report(parsed, report, render(report))
@@ -43,6 +50,7 @@ def as_json(result: PutResult) -> Json:
         "cases": [_case_json(result, name) for name in result.figures],
         "failed_puts": result.tally.failed_puts,
         "settings": {
+            "mode": options.mode,
             "pools": [
                 {"pool": pool.name, "layers": pool.layers, "fragment_bytes": pool.fragment_nbytes}
                 for pool in options.pools

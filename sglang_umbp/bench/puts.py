@@ -10,7 +10,7 @@ from .buffers import PageBuffers
 from .floors import FloorBuilder
 from .options import RestoreOptions, Sizes
 from .restore_loop import count_failed, no_garbage_collection, restore
-from .rig import opened_target
+from .rig import opened_scratch, opened_target
 from .single_rank import OURS, TURN_ORDERS, WARM_UP_SAMPLES, Samples, empty_samples
 from .targets import RankPort, RestoreTarget, Rows, TargetSettings
 from .verify import Tally, Verifier
@@ -46,7 +46,7 @@ class PutRig:
 def measure_puts(options: RestoreOptions, sizes: Sizes, threads: int, tally: Tally) -> Samples:
     """Microseconds of whole-request puts (one put a pool) and of their floors."""
     settings = TargetSettings(sizes.slots * options.request_nbytes, threads)
-    with opened_target(options, settings) as target, opened_target(options, settings) as scratch:
+    with opened_target(options, settings) as target, opened_scratch(options, settings) as scratch:
         rig = _build(options, sizes, target, scratch, tally)
         samples = _run_samples(rig, threads, Turns(sizes.slots, sizes.slots))
         if options.verify:

@@ -32,7 +32,7 @@ def _settings_json(result: RestoreResult) -> Json:
     options, sizes = result.options, result.sizes
     cache = options.cache_nbytes
     return {
-        "target": options.target,
+        "mode": options.mode,
         "pools": [
             {"pool": pool.name, "layers": pool.layers, "fragment_bytes": pool.fragment_nbytes} for pool in options.pools
         ],

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .buffers import PageBuffers
 from .cache_size import CacheCooler
 from .errors import MeasurementError
 from .floors import FloorBuilder
+from .node_target import TARGETS
 from .options import RestoreOptions, Sizes
 from .restore_loop import count_failed
-from .targets import TARGETS, RankPort, RestoreTarget, Rows, TargetSettings
+from .targets import EmbeddedTarget, RankPort, RestoreTarget, Rows, TargetSettings
 from .verify import Tally, Verifier
 from .workload import Turns, Workload
 
@@ -42,9 +43,21 @@ class Rig:
 @contextmanager
 def opened_target(options: RestoreOptions, settings: TargetSettings) -> Iterator[RestoreTarget]:
     """A target of the kind that was asked for, closed at the end."""
-    target = TARGETS[options.target](options.pools, settings)
-    target.open()
+    with _opened(TARGETS[options.mode](options.pools, replace(settings, address=options.address))) as target:
+        yield target
+
+
+@contextmanager
+def opened_scratch(options: RestoreOptions, settings: TargetSettings) -> Iterator[RestoreTarget]:
+    """A pool of this process in memory of the target's kind: bare loops may write to it."""
+    with _opened(EmbeddedTarget(options.pools, replace(settings, memfd=options.mode == "node"))) as target:
+        yield target
+
+
+@contextmanager
+def _opened(target: RestoreTarget) -> Iterator[RestoreTarget]:
     try:
+        target.open()
         yield target
     finally:
         target.close()

@@ -8,6 +8,7 @@ from .. import arguments
 from ..geometry import DEEPSEEK_V4_PRO
 from ..reports import Json, write_report
 from .micro_options import add_common_arguments, rig_options
+from .mode_options import add_mode_arguments
 from .progress import notify
 from .session import SessionFigures, run_sessions
 from .stats import paired, summarize
@@ -28,6 +29,7 @@ def add_parser(benches: Subparsers) -> None:
     add("--layer-group", type=number(1, 4096), default=8, help="logical layers [%(default)s]")
     add("--copy-threads", type=number(1, 64), default=1, help="threads that copy one call [%(default)s]")
     add_common_arguments(parser, samples=200)
+    add_mode_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -49,6 +51,7 @@ def as_json(parsed: argparse.Namespace, measured: list[SessionFigures], tally: T
         "failed_puts": tally.failed_puts,
         "failed_gets": tally.failed_gets,
         "settings": {
+            "mode": parsed.mode,
             "pages": parsed.pages,
             "layer_group": parsed.layer_group,
             "samples": parsed.samples,

@@ -31,6 +31,10 @@ class TargetSettings:
     debug: bool = False
     quota_nbytes: int = 0
     index_entries: int = 0
+    address: str = ""
+    """Of a node server that is there; empty: the target starts its own, with the memory asked for here."""
+    memfd: bool = False
+    """Whether an embedded pool has the memory that a node server has."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,8 @@ class EmbeddedPort:
 class EmbeddedTarget:
     """The pool inside this process, memory prefaulted."""
 
+    _space = "bench"
+
     def __init__(self, pools: Sequence[PoolGeometry], settings: TargetSettings) -> None:
         self._geometries = tuple(pools)
         self._settings = settings
@@ -107,8 +113,11 @@ class EmbeddedTarget:
         self._attached: list[PageBuffers] = []  # registered memory must not be freed and mapped anew meanwhile
 
     def open(self) -> None:
-        self._pool = Pool(self._pool_settings()).open()
-        self._namespace = self._pool.namespace("bench", [pool.name for pool in self._geometries])
+        self._pool = self._open_pool(self._pool_settings())
+        self._namespace = self._pool.namespace(self._space, [pool.name for pool in self._geometries])
+
+    def _open_pool(self, settings: PoolSettings) -> Pool:
+        return Pool(settings).open()
 
     def _pool_settings(self) -> PoolSettings:
         overrides: dict[str, Any] = {
@@ -125,6 +134,8 @@ class EmbeddedTarget:
             overrides["index_entries"] = self._settings.index_entries
         if self._settings.quota_nbytes:
             overrides["session_quota_bytes"] = self._settings.quota_nbytes
+        if self._settings.memfd:
+            overrides["memory"] = "memfd"
         return PoolSettings.from_env(**overrides)
 
     def close(self) -> None:
@@ -134,6 +145,7 @@ class EmbeddedTarget:
         if self._pool is not None:
             with self._hidden_summary():
                 self._pool.close()
+            self._pool = None
         self._attached.clear()
 
     def _hidden_summary(self) -> AbstractContextManager[object]:
@@ -197,6 +209,3 @@ def page_layouts(pool: Pool, namespace: Namespace, buffers: PageBuffers) -> list
         )
         layouts.append(layout)
     return layouts
-
-
-TARGETS: dict[str, TargetFactory] = {"embedded": EmbeddedTarget}

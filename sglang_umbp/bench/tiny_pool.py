@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from .. import Namespace, PageLayout, Pool
+from .. import Namespace, PageLayout, Pool, PoolSettings
 from .buffers import huge_page_memory
 from .errors import MeasurementError
+from .node_server import opened_node_pool
 from .workload import page_hash
 
 OBJECT_NBYTES = 64  # one granule of the arena
@@ -27,14 +29,21 @@ class TinyPool:
 
 
 @contextmanager
-def opened_tiny_pool(objects: int, components: Sequence[str], prefault: bool = True) -> Iterator[TinyPool]:
-    """A pool with an index of exactly `objects` entries and as many granules of capacity, empty."""
+def opened_tiny_pool(
+    objects: int, components: Sequence[str], *, prefault: bool = True, mode: str = "embedded", address: str = ""
+) -> Iterator[TinyPool]:
+    """A pool with an index of exactly `objects` entries and as many granules of capacity, empty.
+
+    mode node: that of a server, at the address if one is given, which must then have room for as many.
+    """
     memory = huge_page_memory(BATCH_PAGES * OBJECT_NBYTES)
     memory[:] = 1
     capacity, entries = objects * OBJECT_NBYTES, max(objects, 2)
-    with Pool(capacity_bytes=capacity, index_entries=entries, copy_threads=1, prefault=prefault) as pool:
+    settings = PoolSettings.from_env(capacity_bytes=capacity, index_entries=entries, copy_threads=1, prefault=prefault)
+    opened = opened_node_pool(settings, address) if mode == "node" else Pool(settings)
+    with opened as pool:
         pool.register_memory(memory.ctypes.data, memory.nbytes)
-        namespace = pool.namespace("bench", components)
+        namespace = pool.namespace(f"bench-{secrets.token_hex(8)}", components)
         yield TinyPool(pool, namespace, tuple(_layout(pool, namespace, part, memory) for part in components))
 
 

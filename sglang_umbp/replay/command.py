@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from .. import PoolSettings, PoolStats, arguments
+from ..bench.mode_options import add_mode_arguments, checked_address
 from ..bench.stats import percentiles
 from ..reports import Json, write_report
 from .generator import TraceGenerator
@@ -31,7 +32,9 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     number, add = arguments.whole_number, parser.add_argument
     trace_help = "requests in Mooncake's format [generated conversations]"
     requests_help = "replay only so many [the whole file, or 300 generated ones]"
-    capacity_help = "pages that the pool holds, without slack [%(default)s]"
+    capacity_help = (
+        "pages that the pool holds, without slack; with --address the server's capacity counts [%(default)s]"
+    )
     pools_help = "name:layers:fragment bytes:logical layers;... [%(default)s]"
     seed_help = "of the generated trace and the page rows [%(default)s]"
     add("--trace", type=Path, metavar="FILE", help=trace_help)
@@ -43,6 +46,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     add("--json", type=arguments.output_file, metavar="FILE", help="write the figures here")
     add("--policy", choices=("lru", "depth_lru"), help="order of eviction [UMBP_EVICTION_POLICY, else lru]")
     add("--seed", type=number(0, 1 << 32), default=1, help=seed_help)
+    add_mode_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -52,7 +56,16 @@ def run(parsed: argparse.Namespace) -> int:
     """
     requests = load_requests(parsed.trace, parsed.requests, parsed.seed)
     policy = parsed.policy or PoolSettings.from_env().eviction_policy
-    options = ReplayOptions(parsed.pools, parsed.capacity_pages, parsed.layer_group, parsed.verify, parsed.seed, policy)
+    options = ReplayOptions(
+        pools=parsed.pools,
+        capacity_pages=parsed.capacity_pages,
+        group_layers=parsed.layer_group,
+        verify=parsed.verify,
+        seed=parsed.seed,
+        policy=policy,
+        mode=parsed.mode,
+        address=checked_address(parsed),
+    )
     report, counts = replay(requests, options)
     write_report(parsed, report, render(report))
     return 1 if counts.failures else 0
@@ -102,6 +115,7 @@ def as_json(
         "mismatches": counts.mismatches,
         "failed_puts": counts.failed_puts,
         "failed_gets": counts.failed_gets,
+        "mode": options.mode,
         "policy": options.policy,
         "capacity_pages": options.capacity_pages,
         "page_bytes": options.page_nbytes,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
 from .. import Namespace, PageLayout, Pool, PoolSettings, Session
+from ..bench.node_server import opened_node_pool
 from ..bench.restore_loop import count_failed
 from ..bench.targets import page_layouts
 from ..geometry import PoolGeometry, page_nbytes, restore_steps
@@ -28,6 +31,9 @@ class ReplayOptions:
     verify: bool
     seed: int
     policy: str = "lru"
+    mode: str = "embedded"
+    address: str = ""
+    """Of a node server that is there; empty: of one of the replay's own."""
 
     @property
     def page_nbytes(self) -> int:
@@ -72,6 +78,7 @@ class Replay:
         self._steps = restore_steps(options.pools, options.group_layers)
         self._first_steps = sum(step.group == self._steps[0].group for step in self._steps)
         self._hashes = BlockHashes()
+        self._stack = ExitStack()
         self.counts = ReplayCounts()
 
     def __enter__(self) -> Replay:
@@ -83,22 +90,26 @@ class Replay:
             capacity_bytes=capacity_nbytes, session_quota_bytes=capacity_nbytes, eviction_policy=options.policy
         )
         self.policy = settings.eviction_policy
-        self.pool = Pool(settings).open()
+        self.pool = self._stack.enter_context(
+            opened_node_pool(settings, options.address) if options.mode == "node" else Pool(settings)
+        )
         try:
             self._attach(self.pool)
         except BaseException:
-            self.pool.close()
+            self._stack.close()
             raise
         return self
 
     def _attach(self, pool: Pool) -> None:
         for address, nbytes in self.rows.buffers.regions():
             pool.register_memory(address, nbytes)
-        self.namespace: Namespace = pool.namespace("replay", [each.name for each in self._options.pools])
+        self.namespace: Namespace = pool.namespace(
+            f"replay-{secrets.token_hex(8)}", [each.name for each in self._options.pools]
+        )
         self.layouts: list[PageLayout] = page_layouts(pool, self.namespace, self.rows.buffers)
 
     def __exit__(self, *_: object) -> None:
-        self.pool.close()
+        self._stack.close()
 
     def run(self, requests: Sequence[TraceRequest], progress: Callable[[int, str], None]) -> ReplayCounts:
         """Replays `requests` in order, as fast as it goes."""

@@ -296,11 +296,11 @@ Recycled recycle(Memory& memory, Counts& counts, double seconds, size_t readers)
 [[noreturn]] void be_reader_process(const Memory& memory, const Client& client, ReadLoop loop,
                                     Counts& counts, size_t number, uint32_t batch) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const Mapping maps[] = {Mapping::attach("header", memory.table.header_memory().fd(), false),
-                          Mapping::attach("buckets", memory.table.bucket_memory().fd(), false),
-                          Mapping::attach("entries", memory.table.entry_memory().fd(), false),
-                          Mapping::attach("arena", memory.arena.fd(), false),
-                          Mapping::attach("client area", client.memory.fd(), true)};
+  const Mapping maps[] = {Mapping::attach("header", memory.table.header_memory().fd(), Access::kRead),
+                          Mapping::attach("buckets", memory.table.bucket_memory().fd(), Access::kRead),
+                          Mapping::attach("entries", memory.table.entry_memory().fd(), Access::kRead),
+                          Mapping::attach("arena", memory.arena.fd(), Access::kRead),
+                          Mapping::attach("client area", client.memory.fd(), Access::kWrite)};
   const auto* header = reinterpret_cast<const Header*>(maps[0].data());
   const IndexView index{header,
                         reinterpret_cast<const Bucket*>(maps[1].data()),

@@ -4,8 +4,10 @@
 #include <nanobind/ndarray.h>
 #include <numpy/arrayobject.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "errors.h"
 
@@ -141,11 +143,27 @@ HeldKeys::HeldKeys(const Pool& pool, nb::handle keys) {
   pool.digest(views_, digests_.data());
 }
 
+Components::Components(Pool& pool, std::vector<std::string> identities)
+    : identities_(std::move(identities)), list_(std::make_shared<std::vector<Component>>()),
+      pool_ended_(pool.ended()) {
+  if (identities_.empty()) throw InvalidBatch("a namespace needs at least one component");
+  for (const std::string& identity : identities_) list_->push_back(pool.component(identity));
+}
+
+void Components::rebind(Pool& pool) {
+  if (!pool_ended_->load(std::memory_order_acquire))
+    throw InvalidBatch("the namespace's pool is in use: close or unmap it before a rebind");
+  std::vector<Component> found;
+  for (const std::string& identity : identities_) found.push_back(pool.component(identity));
+  std::copy(found.begin(), found.end(), list_->begin());  // in place: layouts and calls refer to it
+  pool_ended_ = pool.ended();
+}
+
 const Component& Components::part(size_t number) const {
-  if (number >= list.size())
-    throw InvalidBatch("component " + std::to_string(number) + " of " +
-                       std::to_string(list.size()) + " does not exist");
-  return list[number];
+  if (number >= size())
+    throw InvalidBatch("component " + std::to_string(number) + " of " + std::to_string(size()) +
+                       " does not exist");
+  return (*list_)[number];
 }
 
 void import_numpy() {

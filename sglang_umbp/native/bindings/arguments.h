@@ -3,8 +3,11 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,19 +18,37 @@ namespace umbp {
 
 namespace nb = nanobind;
 
-// The components of a namespace, in order.
-struct Components {
-  std::vector<Component> list;
+// The components of a namespace, in order. Layouts share the list: a rebind reaches them too.
+//
+// The keys in it are read inside native calls, without a lock: rebind() changes them only when the pool
+// before is closed or unmapped, so that none of its calls reads them, and before the new one gets any.
+class Components {
+ public:
+  Components(Pool& pool, std::vector<std::string> identities);  // throws InvalidBatch
+  // The same identities in another pool. Throws InvalidBatch while the pool before is in use.
+  void rebind(Pool& pool);
 
+  size_t size() const { return list_->size(); }
+  std::span<const Component> list() const { return *list_; }
   const Component& part(size_t number) const;  // throws InvalidBatch
+  std::shared_ptr<const std::vector<Component>> shared() const { return list_; }
+  bool owns(const std::shared_ptr<const std::vector<Component>>& list) const {
+    return list == list_;
+  }
+
+ private:
+  std::vector<std::string> identities_;
+  std::shared_ptr<std::vector<Component>> list_;
+  std::shared_ptr<const std::atomic<bool>> pool_ended_;
 };
 
 // A layout with the component whose pages it places: one argument of a call instead of three.
 struct ComponentLayout {
-  const Components* space;  // whose component it is; compared, never followed
-  Component component;
+  std::shared_ptr<const std::vector<Component>> list;
   size_t part;
   PageLayout layout;
+
+  const Component& component() const { return (*list)[part]; }
 };
 
 // Fragments [first, last) of a layout out of a pair of integers; None means all.

@@ -16,7 +16,8 @@ void make_layout(ComponentLayout* self, const Components& components, size_t par
   for (size_t j = 0; j < columns[0].size(); ++j)
     fragments.push_back({columns[0].data()[j], columns[1].data()[j], columns[2].data()[j],
                          columns[3].data()[j]});
-  new (self) ComponentLayout{&components, components.part(part), part, PageLayout(rows, std::move(fragments))};
+  components.part(part);  // there is one
+  new (self) ComponentLayout{components.shared(), part, PageLayout(rows, std::move(fragments))};
 }
 
 }  // namespace

@@ -17,13 +17,12 @@ namespace {
 using Answers = std::vector<Status>;
 
 void make_components(Components* self, Pool& pool, nb::sequence identities) {
-  Components components;
+  std::vector<std::string> names;
   for (nb::handle item : identities) {
     const auto identity = nb::cast<nb::bytes>(item);
-    components.list.push_back(pool.component({identity.c_str(), identity.size()}));
+    names.emplace_back(identity.c_str(), identity.size());
   }
-  if (components.list.empty()) throw InvalidBatch("a namespace needs at least one component");
-  new (self) Components(std::move(components));
+  new (self) Components(pool, std::move(names));
 }
 
 nb::list get_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
@@ -34,7 +33,7 @@ nb::list get_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
   Answers answers(digests.size());
   {
     const ReleasedGil no_gil;
-    pool.get_pages(layout.component, layout.layout, digests.span(), rows.span(), layers.first,
+    pool.get_pages(layout.component(), layout.layout, digests.span(), rows.span(), layers.first,
                    layers.last, answers.data());
   }
   return to_answers(answers, as_status);
@@ -47,7 +46,7 @@ nb::list put_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
   Answers answers(keys.size());
   {
     const ReleasedGil no_gil;
-    pool.put_pages(layout.component, layout.layout, keys.digests(), keys.views(), rows.span(),
+    pool.put_pages(layout.component(), layout.layout, keys.digests(), keys.views(), rows.span(),
                    depth, answers.data());
   }
   return to_answers(answers, as_status);
@@ -114,7 +113,7 @@ nb::list exists(Pool& pool, const Components& components, nb::handle keys) {
   const auto found = std::make_unique<bool[]>(digests.size());
   {
     const ReleasedGil no_gil;
-    pool.exists(components.list, digests.span(), found.get());
+    pool.exists(components.list(), digests.span(), found.get());
   }
   return to_bools(found, digests.size());
 }
@@ -124,7 +123,7 @@ uint64_t time_exists(Pool& pool, const Components& components, nb::handle keys) 
   const auto found = std::make_unique<bool[]>(digests.size());
   const ReleasedGil no_gil;
   const auto begin = std::chrono::steady_clock::now();
-  pool.exists(components.list, digests.span(), found.get());
+  pool.exists(components.list(), digests.span(), found.get());
   const auto elapsed = std::chrono::steady_clock::now() - begin;
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count());
@@ -133,7 +132,7 @@ uint64_t time_exists(Pool& pool, const Components& components, nb::handle keys) 
 size_t exists_prefix(Pool& pool, const Components& components, nb::handle keys) {
   const Digests digests(pool, keys);
   const ReleasedGil no_gil;
-  return pool.exists_prefix(components.list, digests.span());
+  return pool.exists_prefix(components.list(), digests.span());
 }
 
 nb::list remove_keys(Pool& pool, const Components& components, nb::handle keys) {
@@ -141,7 +140,7 @@ nb::list remove_keys(Pool& pool, const Components& components, nb::handle keys) 
   const auto removed = std::make_unique<bool[]>(digests.size());
   {
     const ReleasedGil no_gil;
-    pool.remove(components.list, digests.span(), removed.get());
+    pool.remove(components.list(), digests.span(), removed.get());
   }
   return to_bools(removed, digests.size());
 }
@@ -233,15 +232,53 @@ nb::dict stats(Pool& pool) {
   return dict;
 }
 
+std::vector<ClientReport> clients_of(Pool& pool) {
+  const ReleasedGil no_gil;
+  return pool.clients();
+}
+
 nb::list named_bytes(Pool& pool) {
   nb::list list;
-  for (const NamedBytes& named : pool.named_bytes())
-    list.append(nb::make_tuple(static_cast<int>(named.pid), named.nbytes));
+  for (const ClientReport& client : clients_of(pool))
+    if (client.named_bytes != 0)
+      list.append(nb::make_tuple(static_cast<int>(client.pid), client.named_bytes));
+  return list;
+}
+
+nb::list clients(Pool& pool) {
+  static const char* const names[kFigures] = {"get_calls",  "gets",        "hits",
+                                              "bytes_read", "exists_keys", "exists_found"};
+  nb::list list;
+  for (const ClientReport& client : clients_of(pool)) {
+    nb::dict dict;
+    dict["client_id"] = client.id;
+    dict["pid"] = static_cast<int>(client.pid);
+    dict["named_bytes"] = client.named_bytes;
+    dict["session_bytes"] = client.session_bytes;
+    for (size_t i = 0; i < kFigures; ++i) dict[names[i]] = client.figures[i];
+    list.append(dict);
+  }
+  return list;
+}
+
+nb::list component_totals(Pool& pool) {
+  std::vector<Pool::ComponentReport> reports;
+  {
+    const ReleasedGil no_gil;
+    reports = pool.component_reports();
+  }
+  nb::list list;
+  for (const Pool::ComponentReport& report : reports)
+    list.append(nb::make_tuple(nb::bytes(report.identity.data(), report.identity.size()),
+                               report.live.objects, report.live.nbytes));
   return list;
 }
 
 nb::dict share(Pool& pool) {
-  const Share share = pool.share();
+  const Share share = [&] {
+    const ReleasedGil no_gil;
+    return pool.share();
+  }();
   nb::list memory;
   for (const int fd : share.memory) memory.append(fd);
   nb::dict dict;
@@ -312,13 +349,29 @@ void bind_config(nb::module_& m) {
 void bind_pool(nb::module_& m) {
   nb::class_<Components>(m, "Components", "The components of a namespace, in order.")
       .def("__init__", &make_components, nb::arg("pool"), nb::arg("identities"))
-      .def("__len__", [](const Components& self) { return self.list.size(); });
+      .def("__len__", &Components::size)
+      .def("rebind", &Components::rebind, nb::arg("pool"),
+           "The same namespace in another pool; its layouts follow. The pool before must be closed or "
+           "unmapped, and the\n"
+           "new one not be used with this namespace yet. Raises InvalidBatchError.");
   nb::class_<Pool>(m, "Pool", nb::dynamic_attr(), "The native pool; sglang_umbp.Pool documents it.")
       .def(nb::init<const PoolConfig&>(), nb::arg("config"), nb::call_guard<ReleasedGil>())
       .def_static("attach", &attach, nb::arg("config"), nb::arg("memory"),
                   nb::arg("client"), "A reader of another process's pool, from the descriptors of share().")
       .def("close", &Pool::close, nb::call_guard<ReleasedGil>())
       .def_prop_ro("closed", &Pool::closed)
+      .def("lose", &Pool::lose,
+           "The owner of an attached pool is gone: from now on nothing is found, and no call raises for "
+           "that. Calls that\n"
+           "run finish. Raises UmbpError in the owner itself.")
+      .def("unmap", &Pool::unmap, nb::call_guard<ReleasedGil>(),
+           "Of a lost pool: waits for calls that ran at the loss, ends the sessions, gives the memory "
+           "back. Calls go on\n"
+           "finding nothing until ``close``.")
+      .def_prop_ro("lost", &Pool::lost)
+      .def_prop_ro("populated", &Pool::populated,
+                   "Whether every map has its pages: what ``prefault_in_background`` started is "
+                   "through.")
       .def("register_memory", &register_memory, nb::arg("address"), nb::arg("nbytes"),
            nb::arg("grow") = false, nb::call_guard<ReleasedGil>())
       .def("unregister_memory", &Pool::remove_region, nb::arg("address"),
@@ -353,9 +406,24 @@ void bind_pool(nb::module_& m) {
       .def("locate", &locate, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
            "A door for benchmarks: (address, nbytes) of each object in the arena, (0, 0) if missing.")
       .def("share", &share, "A door for tests: descriptors of the memory and of a new client area.")
+      .def("clients", &clients, nb::sig("def clients(self) -> list[dict[str, int]]"),
+           "Per client: client_id, pid, named_bytes (what its slots and sessions keep from being "
+           "reused), session_bytes (the\n"
+           "part that sessions name), and get_calls, gets, hits (keys), bytes_read, exists_keys, "
+           "exists_found as it last\n"
+           "reported them. The first is the pool itself.")
+      .def("component_totals", &component_totals,
+           nb::sig("def component_totals(self) -> list[tuple[bytes, int, int]]"),
+           "(identity, live objects, their bytes) of each component; of the owner only.")
+      .def("report_reads", &Pool::report_reads, nb::call_guard<ReleasedGil>(),
+           "Leaves what this process has read so far where the owner's ``clients`` finds it.")
       .def("bind_client", &Pool::bind_client, nb::arg("client_id"), nb::arg("pid"),
-           "What the client named is free once this process has ended.")
-      .def("remove_client", &Pool::remove_client, nb::arg("client_id"));
+           nb::arg("pidfd") = -1, nb::call_guard<ReleasedGil>(),
+           "What the client named is free once this process has ended. pidfd: a descriptor of that "
+           "process, duplicated; -1:\n"
+           "it is found by its number.")
+      .def("remove_client", &Pool::remove_client, nb::arg("client_id"),
+           nb::call_guard<ReleasedGil>(), "What the client named may be reused from now on.");
 }
 
 }  // namespace umbp

@@ -18,7 +18,7 @@ class PinnedPages {
         pool_(&nb::cast<Pool&>(pool)), space_(&nb::cast<const Components&>(space)) {
     const Digests digests(*pool_, keys);
     const ReleasedGil no_gil;
-    session_ = pool_->pin(space_->list, digests.span(), firm);
+    session_ = pool_->pin(space_->list(), digests.span(), firm);
   }
 
   Session& session() const { return *session_; }
@@ -51,7 +51,7 @@ std::string name_of(nb::handle space) { return nb::repr(space.attr("name")).c_st
 nb::list get_pages(const PinnedPages& held, nb::handle layout_object, nb::handle row_array,
                    nb::handle layer_pair, size_t first_page, bool as_status) {
   const auto& layout = nb::cast<const ComponentLayout&>(layout_object);
-  if (layout.space != &held.space()) refuse_layout(held, layout_object);
+  if (!held.space().owns(layout.list)) refuse_layout(held, layout_object);
   const Layers layers(layer_pair, layout.layout);
   const Rows rows(row_array);
   std::vector<Status> answers(rows.size());
@@ -66,7 +66,7 @@ nb::list get_pages(const PinnedPages& held, nb::handle layout_object, nb::handle
 size_t part_of(const PinnedPages& held, nb::handle component) {
   if (!component.is_none())
     return nb::cast<size_t>(held.space_object().attr("component")(component).attr("part"));
-  if (held.space().list.size() == 1) return 0;
+  if (held.space().size() == 1) return 0;
   throw InvalidBatch(
       std::string("component is needed; the namespace has ") +
       nb::str(nb::str(", ").attr("join")(held.space_object().attr("components"))).c_str());

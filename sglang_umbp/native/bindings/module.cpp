@@ -18,6 +18,7 @@ void bind_layout(nb::module_& m);
 void bind_config(nb::module_& m);
 void bind_session(nb::module_& m);
 void bind_pool(nb::module_& m);
+void bind_remote_put(nb::module_& m);
 
 namespace {
 
@@ -62,4 +63,5 @@ NB_MODULE(_native, m) {
   bind_config(m);
   bind_pool(m);
   bind_session(m);
+  bind_remote_put(m);
 }

@@ -1,5 +1,6 @@
 #include "client_list.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -44,14 +45,15 @@ Client& ClientList::add(uint32_t chunk_count, const MappingOptions& options) {
   return clients_.back();
 }
 
-void ClientList::bind_process(uint32_t id, pid_t pid) {
+void ClientList::bind_process(uint32_t id, pid_t pid, int pidfd) {
   for (Client& client : clients_) {
     if (client.id != id) continue;
-    const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-    if (pidfd < 0)
+    const int own = pidfd >= 0 ? fcntl(pidfd, F_DUPFD_CLOEXEC, 0)
+                               : static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    if (own < 0)
       throw Error("cannot watch process " + std::to_string(pid) + ": " + std::strerror(errno));
     if (client.pidfd >= 0) ::close(client.pidfd);
-    client.pidfd = pidfd;
+    client.pidfd = own;
     client.pid = pid;
     return;
   }
@@ -74,20 +76,27 @@ void ClientList::reap_dead() {
   });
 }
 
-void for_each_named_by(const Client& client, const std::function<void(uint32_t)>& f) {
-  const ClientHead& head = *client.area.head;
-  const uint32_t slots = std::min(head.slots_used.load(std::memory_order_seq_cst), kSlots);
+void for_each_in_slots(const Client& client, const std::function<void(uint32_t)>& f) {
+  const uint32_t slots =
+      std::min(client.area.head->slots_used.load(std::memory_order_seq_cst), kSlots);
   for (uint32_t s = 0; s < slots; ++s)
     visit(client.area.slots[s].n, client.area.slots[s].handles, kSlotHandles, f);
-  const uint32_t chunk_limit =
+}
+
+void for_each_in_sessions(const Client& client, const std::function<void(uint32_t)>& f) {
+  const uint32_t limit =
       static_cast<uint32_t>((client.memory.nbytes() - ClientArea::nbytes(0)) / kChunkBytes);
-  const uint32_t chunks = std::min(head.chunks_used.load(std::memory_order_seq_cst), chunk_limit);
+  const uint32_t chunks =
+      std::min(client.area.head->chunks_used.load(std::memory_order_seq_cst), limit);
   for (uint32_t c = 0; c < chunks; ++c)
     visit(client.area.chunks[c].n, client.area.chunks[c].handles, kChunkHandles, f);
 }
 
 void ClientList::for_each_named(const std::function<void(uint32_t)>& f) const {
-  for (const Client& client : clients_) for_each_named_by(client, f);
+  for (const Client& client : clients_) {
+    for_each_in_slots(client, f);
+    for_each_in_sessions(client, f);
+  }
 }
 
 void ClientList::drain_rings(const std::function<void(uint32_t)>& f) {

@@ -24,8 +24,10 @@ struct Client {
   std::array<uint32_t, kSlots> ring_tails{};
 };
 
-// Calls f(handle) for each handle in the client's slots and session chunks; one may come more than once.
-void for_each_named_by(const Client& client, const std::function<void(uint32_t)>& f);
+// Calls f(handle) for each handle in the client's slots, or in its session chunks; one may come more
+// than once.
+void for_each_in_slots(const Client& client, const std::function<void(uint32_t)>& f);
+void for_each_in_sessions(const Client& client, const std::function<void(uint32_t)>& f);
 
 // Not thread-safe: the owner's mutex guards it.
 class ClientList {
@@ -33,8 +35,9 @@ class ClientList {
   ~ClientList();
   // A new zeroed area in the list; it is scanned from now on. Throws OutOfMemory.
   Client& add(uint32_t chunk_count, const MappingOptions& options);
-  // Ties a client to a process: when that ends, everything it named is free. Throws Error.
-  void bind_process(uint32_t id, pid_t pid);
+  // Ties a client to a process: when that ends, everything it named is free. pidfd: of that process,
+  // duplicated; -1: opened here, by its number. Throws Error.
+  void bind_process(uint32_t id, pid_t pid, int pidfd);
   void remove(uint32_t id);
   size_t size() const { return clients_.size(); }
 

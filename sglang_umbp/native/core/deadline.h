@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 namespace umbp {
@@ -9,9 +10,16 @@ namespace umbp {
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
-  static Deadline after(std::chrono::nanoseconds timeout) { return Deadline(Clock::now() + timeout); }
+  // called_off: passes as well once this is true; whoever sets it wakes those who wait.
+  static Deadline after(std::chrono::nanoseconds timeout,
+                        const std::atomic<bool>* called_off = nullptr) {
+    return Deadline(Clock::now() + timeout, called_off);
+  }
 
-  bool passed() const { return Clock::now() >= at_; }
+  bool passed() const {
+    return Clock::now() >= at_ ||
+           (called_off_ != nullptr && called_off_->load(std::memory_order_acquire));
+  }
   Clock::time_point at() const { return at_; }
 
   // Now + step, but no later than the deadline.
@@ -20,8 +28,11 @@ class Deadline {
   }
 
  private:
-  explicit Deadline(Clock::time_point at) : at_(at) {}
+  Deadline(Clock::time_point at, const std::atomic<bool>* called_off)
+      : at_(at), called_off_(called_off) {}
+
   Clock::time_point at_;
+  const std::atomic<bool>* called_off_;
 };
 
 }  // namespace umbp

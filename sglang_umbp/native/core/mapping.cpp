@@ -22,6 +22,7 @@ namespace {
 constexpr size_t kHugepageBytes = 2u << 20;
 constexpr int kPreferNode = 1;  // MPOL_PREFERRED: other nodes help out when this one is full
 constexpr size_t kMaskBits = 1024;
+constexpr int kFixedSize = F_SEAL_SHRINK | F_SEAL_GROW;
 
 size_t align_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -38,17 +39,22 @@ std::byte* map(const std::string& what, size_t nbytes, int protection, int flags
   return static_cast<std::byte*>(data);
 }
 
-int sealed_memfd(const std::string& what, size_t nbytes) {
+int fixed_size_memfd(const std::string& what, size_t nbytes) {
   const int fd = memfd_create(("umbp-" + what).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail(what, nbytes, "memfd_create");
-  if (ftruncate(fd, static_cast<off_t>(nbytes)) != 0 ||
-      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+  if (ftruncate(fd, static_cast<off_t>(nbytes)) != 0 || fcntl(fd, F_ADD_SEALS, kFixedSize) != 0) {
     const int reason = errno;
     ::close(fd);
     errno = reason;
     fail(what, nbytes, "ftruncate and seal");
   }
   return fd;
+}
+
+// After its owner has mapped it writable: the last seals, and none may be added.
+void seal(const std::string& what, int fd, size_t nbytes, bool read_only_elsewhere) {
+  const int last = read_only_elsewhere ? F_SEAL_FUTURE_WRITE | F_SEAL_SEAL : F_SEAL_SEAL;
+  if (fcntl(fd, F_ADD_SEALS, last) != 0) fail(what, nbytes, "seal");
 }
 
 // A 2 MiB aligned start lets the kernel use hugepages from the first byte.
@@ -77,14 +83,15 @@ void prefer_node(const std::string& what, std::byte* data, size_t nbytes, int no
 Mapping::Mapping(const std::string& what, size_t nbytes, const MappingOptions& options)
     : nbytes_(align_up(nbytes, kHugepageBytes)) {
   if (options.backing == MemoryBacking::kMemfd) {
-    fd_ = sealed_memfd(what, nbytes_);
+    fd_ = fixed_size_memfd(what, nbytes_);
     try {
       data_ = map(what, nbytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_);
+      seal(what, fd_, nbytes_, options.read_only_elsewhere);
     } catch (...) {
+      if (data_ != nullptr) munmap(data_, nbytes_);
       ::close(fd_);
       throw;
     }
-    if (options.read_only_elsewhere) fcntl(fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
   } else {
     data_ = map_anonymous(what, nbytes_);
   }
@@ -106,13 +113,21 @@ void Mapping::prepare(const std::string& what, const MappingOptions& options) {
     populate(data_, nbytes_);
 }
 
-Mapping Mapping::attach(const std::string& what, int fd, bool writable) {
+Mapping Mapping::attach(const std::string& what, int fd, Access access,
+                        bool populate_in_background) {
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & kFixedSize) != kFixedSize)
+    throw Error("descriptor " + std::to_string(fd) + " for " + what +
+                " is not a memfd sealed against a change of its size");
   struct stat info {};
   if (fstat(fd, &info) != 0) fail(what, 0, "fstat");
   Mapping mapping;
   mapping.nbytes_ = static_cast<size_t>(info.st_size);
-  mapping.data_ = map(what, mapping.nbytes_, writable ? PROT_READ | PROT_WRITE : PROT_READ,
-                      MAP_SHARED, fd);
+  const int protection = access == Access::kWrite ? PROT_READ | PROT_WRITE : PROT_READ;
+  mapping.data_ = map(what, mapping.nbytes_, protection, MAP_SHARED, fd);
+  if (populate_in_background)
+    mapping.prefault_ =
+        std::make_unique<BackgroundPrefault>(mapping.data_, mapping.nbytes_, access);
   return mapping;
 }
 

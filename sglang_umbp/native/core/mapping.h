@@ -28,8 +28,10 @@ class Mapping {
   Mapping() = default;
   // Throws OutOfMemory, naming `what`, the size and the system's reason.
   Mapping(const std::string& what, size_t nbytes, const MappingOptions& options);
-  // Maps a memfd of another process; takes no ownership of `fd`. Throws OutOfMemory.
-  static Mapping attach(const std::string& what, int fd, bool writable);
+  // Maps a memfd of another process; takes no ownership of `fd`. Throws OutOfMemory, and Error unless
+  // it is sealed against a change of its size: whoever cut it short could end this process.
+  static Mapping attach(const std::string& what, int fd, Access access,
+                        bool populate_in_background = false);
   ~Mapping();
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;
@@ -37,6 +39,8 @@ class Mapping {
   std::byte* data() const { return data_; }
   size_t nbytes() const { return nbytes_; }
   int fd() const { return fd_; }
+  // Whether no thread is giving its pages memory any more.
+  bool populated() const { return !prefault_ || prefault_->through(); }
 
  private:
   void prepare(const std::string& what, const MappingOptions& options);

@@ -341,6 +341,11 @@ void Owner::abandon(std::span<PutItem> items) {
   changed_.notify_all();
 }
 
+void Owner::wake() {
+  { std::lock_guard lock(mutex_); }  // whoever has looked at its deadline and not slept yet, sleeps now
+  changed_.notify_all();
+}
+
 void Owner::trim_to_watermark() {
   const auto capacity = static_cast<double>(config_.capacity_bytes);
   // What is retired and still named is on its way out: it is not made up for by evicting more.
@@ -392,36 +397,55 @@ OwnerStats Owner::stats() {
   return stats;
 }
 
-std::vector<NamedBytes> Owner::named_bytes() {
+uint64_t Owner::nbytes_if_used(uint32_t handle) const {
+  return table_.state(handle) == State::kFree ? 0 : table_.entry(handle).nbytes;
+}
+
+std::vector<ClientReport> Owner::clients() {
   std::lock_guard lock(mutex_);
-  std::vector<NamedBytes> named;
+  std::vector<ClientReport> reports;
   std::vector<bool> counted(config_.entry_count);
   clients_.for_each([&](const Client& client) {
-    NamedBytes sum{client.pid != 0 ? client.pid : getpid(), 0};
+    ClientReport& report = reports.emplace_back();
+    report.id = client.id;
+    report.pid = client.pid != 0 ? client.pid : getpid();
+    for (size_t i = 0; i < kFigures; ++i)
+      report.figures[i] = client.area.head->figures[i].load(std::memory_order_relaxed);
     std::fill(counted.begin(), counted.end(), false);
-    for_each_named_by(client, [&](uint32_t handle) {
+    const auto add = [&](uint32_t handle) {
       if (handle >= counted.size() || counted[handle]) return;
       counted[handle] = true;
-      if (table_.state(handle) != State::kFree) sum.nbytes += table_.entry(handle).nbytes;
-    });
-    if (sum.nbytes != 0) named.push_back(sum);
+      report.named_bytes += nbytes_if_used(handle);
+    };
+    for_each_in_sessions(client, add);
+    report.session_bytes = report.named_bytes;
+    for_each_in_slots(client, add);
   });
-  return named;
+  return reports;
 }
 
-Client& Owner::add_client(uint32_t chunk_count) {
+std::vector<ComponentTotals> Owner::component_totals() {
   std::lock_guard lock(mutex_);
-  return clients_.add(chunk_count, at_once(config_.memory));
+  return space_.component_totals();
 }
 
-void Owner::bind_client(uint32_t id, pid_t pid) {
+Client& Owner::add_client(uint32_t chunk_count, bool prefault) {
+  MappingOptions options = at_once(config_.memory);
+  options.prefault = options.prefault && prefault;
   std::lock_guard lock(mutex_);
-  clients_.bind_process(id, pid);
+  return clients_.add(chunk_count, options);
+}
+
+void Owner::bind_client(uint32_t id, pid_t pid, int pidfd) {
+  std::lock_guard lock(mutex_);
+  clients_.bind_process(id, pid, pidfd);
 }
 
 void Owner::remove_client(uint32_t id) {
   std::lock_guard lock(mutex_);
   clients_.remove(id);
+  space_.release_unnamed();
+  changed_.notify_all();
 }
 
 std::array<int, 4> Owner::descriptors() const {

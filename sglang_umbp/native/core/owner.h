@@ -44,10 +44,13 @@ struct OwnerStats {
   Log2Histogram::Snapshot put_waits;  // for room, or for another put of the key; puts that waited
 };
 
-// What one client's slots and sessions name, and so keep from being reused.
-struct NamedBytes {
+// One client as its owner sees it.
+struct ClientReport {
+  uint32_t id = 0;
   pid_t pid = 0;
-  uint64_t nbytes = 0;
+  uint64_t named_bytes = 0;    // what its slots and sessions keep from being reused
+  uint64_t session_bytes = 0;  // the part that sessions name
+  std::array<uint64_t, kFigures> figures{};  // its own word
 };
 
 class Owner {
@@ -57,6 +60,7 @@ class Owner {
 
   IndexView view() const { return table_.view(arena_.data()); }
   std::byte* arena() const { return arena_.data(); }
+  bool populated() const { return arena_.populated(); }
 
   // Every item leaves kPending: kNew, kDuplicate, kPresent, kBusy or kDone (with the reason).
   // Evicts what is needed; waits for memory that is still named, until the deadline.
@@ -69,8 +73,10 @@ class Owner {
   // crossing batches.
   bool await_busy(std::span<PutItem> items, const Deadline& deadline);
 
-  // Gives back the entries of a batch that cannot go on.
+  // Gives back the entries of a batch that cannot go on. Once a batch.
   void abandon(std::span<PutItem> items);
+  // Those who wait look at their deadlines again.
+  void wake();
 
   // removed[i]: an object was there and no new reader finds it.
   void remove(std::span<const Hash128> hashes, bool* removed);
@@ -79,10 +85,14 @@ class Owner {
   // A number that changes when a put fails, and once when the index is full before the bytes are:
   // whoever logs such things need not look while it stays the same. No lock.
   uint64_t troubles() const { return troubles_.load(std::memory_order_relaxed); }
-  std::vector<NamedBytes> named_bytes();  // clients that name something
+  std::vector<ClientReport> clients();
+  // Live objects of each component, by its number; those never used may be lacking.
+  std::vector<ComponentTotals> component_totals();
 
-  Client& add_client(uint32_t chunk_count);
-  void bind_client(uint32_t id, pid_t pid);
+  // prefault: as the owner's memory is; else pages come when the client first uses them.
+  Client& add_client(uint32_t chunk_count, bool prefault);
+  void bind_client(uint32_t id, pid_t pid, int pidfd);
+  // What it named may be reused from now on.
   void remove_client(uint32_t id);
   // Descriptors of header, buckets, entries and arena (memfd backing only).
   std::array<int, 4> descriptors() const;
@@ -109,6 +119,7 @@ class Owner {
   void await_busy_item(std::unique_lock<CountedMutex>& lock, PutItem& item,
                        const Deadline& deadline, WaitClock& clock);
   uint64_t evict(const Space::Need& need);
+  uint64_t nbytes_if_used(uint32_t handle) const;
   void count(const PutItem& item);
   void trim_to_watermark();
   static bool any(std::span<const PutItem> items, PutPhase phase);
@@ -120,8 +131,8 @@ class Owner {
   ObjectTable table_;
   ClientList clients_;
   Space space_;
-  uint32_t batches_ = 0;
-  std::vector<uint32_t> filled_by_;  // which batch fills a FILLING entry
+  uint64_t batches_ = 0;
+  std::vector<uint64_t> filled_by_;  // which batch fills a FILLING entry
   uint64_t clears_ = 0;
   std::deque<uint64_t> waiting_;
   uint64_t next_ticket_ = 0;

@@ -64,7 +64,7 @@ Pool::Pool(const PoolConfig& config)
     : config_(config), copies_(HostCopier(config.nt_copy_min_bytes, config.copy_isa),
                                config.copy_threads) {
   owner_ = std::make_unique<Owner>(config.owner);
-  const Client& self = owner_->add_client(chunk_count_for(config.owner.entry_count));
+  const Client& self = owner_->add_client(chunk_count_for(config.owner.entry_count), true);
   own_client_ = self.id;
   start_reading(owner_->view(), self.area);
 }
@@ -72,10 +72,12 @@ Pool::Pool(const PoolConfig& config)
 Pool::Pool(const PoolConfig& config, const Share& share)
     : config_(config), copies_(HostCopier(config.nt_copy_min_bytes, config.copy_isa),
                                config.copy_threads) {
+  const bool populate = config.owner.memory.prefault_in_background;
   const char* names[] = {"index header", "index buckets", "index entries", "arena"};
   for (size_t i = 0; i < share.memory.size(); ++i)
-    attached_.push_back(Mapping::attach(names[i], share.memory[i], false));
-  attached_.push_back(Mapping::attach("client area", share.client, true));
+    attached_.push_back(Mapping::attach(names[i], share.memory[i], Access::kRead, populate));
+  attached_.push_back(Mapping::attach("client area", share.client, Access::kWrite));
+  writable_ = std::make_unique<WritableArena>(share.memory[3], populate);
   start_reading(view_of(attached_), area_of(attached_.back()));
 }
 
@@ -95,16 +97,50 @@ Pool::~Pool() {
   static_cast<void>(owner_.release());
 }
 
+// Every call has a deadline, and those that come now are refused or counted elsewhere: this ends.
+void Pool::wait_for(const std::atomic<uint32_t>& calls) {
+  while (calls.load(std::memory_order_seq_cst) != 0)
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
 void Pool::close() {
   if (guard_.foreign() || closed_.exchange(true, std::memory_order_seq_cst)) return;
-  // Every call has a deadline, so this ends.
-  while (calls_.load(std::memory_order_seq_cst) != 0)
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  wait_for(calls_);
+  wait_for(lost_calls_);
+  std::lock_guard lock(ending_mutex_);
   sessions_->close_all();
   copies_.stop();
   reader_.reset();
   owner_.reset();
   attached_.clear();
+  writable_.reset();
+  ended_->store(true, std::memory_order_release);
+}
+
+void Pool::lose() {
+  guard_.check();
+  if (owner_) throw Error("this pool owns its memory: it cannot lose its owner");
+  lost_.store(true, std::memory_order_seq_cst);
+}
+
+void Pool::unmap() {
+  guard_.check();
+  if (!lost()) throw Error("the pool is not lost: close() it");
+  wait_for(calls_);
+  std::lock_guard lock(ending_mutex_);
+  sessions_->close_all();
+  attached_.clear();
+  writable_.reset();
+  ended_->store(true, std::memory_order_release);
+}
+
+bool Pool::populated() {
+  Call call(*this);
+  if (call.lost()) return true;
+  if (owner_) return owner_->populated();
+  return writable_->populated() &&
+         std::all_of(attached_.begin(), attached_.end(),
+                     [](const Mapping& memory) { return memory.populated(); });
 }
 
 Owner& Pool::owner() {
@@ -134,6 +170,7 @@ void Pool::exists(std::span<const Component> components, std::span<const Hash128
                   bool* found) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.exists));
+  if (call.lost()) return std::fill(found, found + digests.size(), false);
   look_up(components, digests, false, found);
 }
 
@@ -141,7 +178,7 @@ size_t Pool::exists_prefix(std::span<const Component> components,
                            std::span<const Hash128> digests) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.exists));
-  return look_up(components, digests, true, nullptr);
+  return call.lost() ? 0 : look_up(components, digests, true, nullptr);
 }
 
 // Returns the leading run of digests that every component has. Without stop_at_missing, found[i] is
@@ -184,6 +221,7 @@ std::shared_ptr<Session> Pool::pin(std::span<const Component> components,
                                    std::span<const Hash128> digests, bool firm) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.pin));
+  if (call.lost()) return sessions_->hold_nothing(digests.size(), components.size(), firm);
   const int slot = reader_->claim_slot(config_.deadline);
   SlotGuard guard(*reader_, slot);
   if (slot < 0) throw Error("no reader slot was free before the deadline");
@@ -230,13 +268,43 @@ PoolStats Pool::stats() {
   return stats;
 }
 
-std::vector<NamedBytes> Pool::named_bytes() {
+std::vector<ClientReport> Pool::clients() {
   Call call(*this);
-  return owner_ ? owner_->named_bytes() : std::vector<NamedBytes>{};
+  return owner_ ? owner_->clients() : std::vector<ClientReport>{};
+}
+
+std::vector<Pool::ComponentReport> Pool::component_reports() {
+  Call call(*this);
+  std::vector<ComponentTotals> totals = owner().component_totals();
+  std::vector<ComponentReport> reports;
+  std::lock_guard lock(components_mutex_);
+  totals.resize(components_.size());
+  for (size_t i = 0; i < components_.size(); ++i) reports.push_back({components_[i], totals[i]});
+  return reports;
+}
+
+void Pool::report_reads() {
+  Call call(*this);
+  if (call.lost()) return;
+  ReadTotals reads = reader_->slots().totals();
+  reads.add(sessions_->totals().reads);
+  uint64_t keys = 0;
+  for (const uint64_t count : reads.by_status) keys += count;
+  const auto leave = [this](Figure figure, uint64_t value) {
+    reader_->area().head->figures[static_cast<size_t>(figure)].store(value,
+                                                                    std::memory_order_relaxed);
+  };
+  leave(Figure::kGetCalls, reads.calls);
+  leave(Figure::kGets, keys);
+  leave(Figure::kHits, reads.by_status[static_cast<size_t>(Status::kOk)]);
+  leave(Figure::kBytesRead, reads.bytes);
+  leave(Figure::kExistsKeys, reads.keys_looked_up);
+  leave(Figure::kExistsFound, reads.keys_found);
 }
 
 std::pair<uint64_t, uint64_t> Pool::locate(const Component& component, const Hash128& digest) {
   Call call(*this);
+  if (call.lost()) return {0, 0};
   const Hash128 key = prf128(component.key, digest);
   const int slot = reader_->claim_slot(config_.deadline);
   SlotGuard guard(*reader_, slot);
@@ -251,16 +319,16 @@ Share Pool::share() {
   Call call(*this);
   if (config_.owner.memory.backing != MemoryBacking::kMemfd)
     throw Error("only a pool with memory='memfd' can be shared; this one is anonymous");
-  const Client& client = owner().add_client(chunk_count_for(config_.owner.entry_count));
+  const Client& client = owner().add_client(chunk_count_for(config_.owner.entry_count), false);
   return {owner().descriptors(), client.memory.fd(), client.id};
 }
 
 void Pool::flush() { Call call(*this); }
 
-void Pool::bind_client(uint32_t id, pid_t pid) {
+void Pool::bind_client(uint32_t id, pid_t pid, int pidfd) {
   Call call(*this);
   refuse_own_client(id);
-  owner().bind_client(id, pid);
+  owner().bind_client(id, pid, pidfd);
 }
 
 void Pool::remove_client(uint32_t id) {

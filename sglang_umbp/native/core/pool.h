@@ -23,6 +23,7 @@
 #include "region_table.h"
 #include "session.h"
 #include "status.h"
+#include "writable_arena.h"
 
 namespace umbp {
 
@@ -68,6 +69,12 @@ struct Share {
   uint32_t client_id = 0;
 };
 
+// Where a put into another process's pool copies: item picks[i] of the batch to offsets[i] in the arena.
+struct FillTargets {
+  std::span<const uint64_t> picks;
+  std::span<const uint64_t> offsets;
+};
+
 // Thread-safe. Every call raises PoolClosed after close() and ForkedPool in a forked child.
 class Pool {
  public:
@@ -81,6 +88,19 @@ class Pool {
   // Refuses new calls, waits for those that run, ends the sessions, gives the memory back.
   void close();
   bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+  // For attached pools whose owner is gone. From lose() on nothing is found any more: gets are
+  // kMissing, exists is false, pin holds nothing, reads of sessions are kNotPinned, fill_* copy nothing.
+  // Calls that run finish, with right bytes: nobody changes the memory any more. unmap() waits for them
+  // and gives the memory back; calls go on answering as before. close() may follow at any time.
+  void lose();
+  void unmap();
+  bool lost() const { return lost_.load(std::memory_order_acquire); }
+  // Becomes true when no call of this pool reads a component's key any more: after close() or unmap().
+  std::shared_ptr<const std::atomic<bool>> ended() const { return ended_; }
+
+  // Whether the threads that give maps their pages (prefault_in_background) are through.
+  bool populated();
 
   // Memory that batches may name. Throws RegionError.
   void add_region(const Region& region, bool grow);
@@ -114,6 +134,19 @@ class Pool {
                   std::span<const std::string_view> keys, const uint64_t* object_bytes,
                   const RangeBatch& ranges, Status* out);
 
+  // Attached pools put in three steps: the owner reserves (RemoteBatch), these copy, the owner commits.
+  // check_*: before anything is reserved, what put_* would refuse: throws, or a status a key (kOk,
+  // kBadRange, kNotTiled). fill_*: on return the bytes are in the arena, ordered before anything this
+  // thread does next. The same checks again, and every target lies in the arena; nothing is copied
+  // otherwise (InvalidBatch).
+  void check_put_pages(const PageLayout& layout, std::span<const int64_t> rows);
+  void check_put_ranges(const uint64_t* object_bytes, const RangeBatch& ranges, Status* out);
+  // False: the pool is lost, and nothing was copied.
+  bool fill_pages(const PageLayout& layout, std::span<const int64_t> rows,
+                  const FillTargets& targets);
+  bool fill_ranges(const uint64_t* object_bytes, const RangeBatch& ranges,
+                   const FillTargets& targets);
+
   // found[i]: every component has key i. The prefix form stops at the first that has not.
   void exists(std::span<const Component> components, std::span<const Hash128> digests, bool* found);
   size_t exists_prefix(std::span<const Component> components, std::span<const Hash128> digests);
@@ -127,23 +160,37 @@ class Pool {
   PoolStats stats();
   // As of the last put that ended: see Owner. Never throws.
   uint64_t troubles() const { return troubles_.load(std::memory_order_relaxed); }
-  std::vector<NamedBytes> named_bytes();
+  // Of the owner; empty in an attached pool. The pool itself is a client, too.
+  std::vector<ClientReport> clients();
+  struct ComponentReport {
+    std::string identity;
+    ComponentTotals live;
+  };
+  std::vector<ComponentReport> component_reports();
+  // Leaves what this process has read so far where the owner's clients() finds it.
+  void report_reads();
 
   // Doors for tests and benchmarks. Address 0: not there.
   std::pair<uint64_t, uint64_t> locate(const Component& component, const Hash128& digest);
   Share share();
-  void bind_client(uint32_t id, pid_t pid);
+  void bind_client(uint32_t id, pid_t pid, int pidfd = -1);
   void remove_client(uint32_t id);
 
  private:
+  friend class RemoteBatch;
   class Call;  // one native call in progress: counted, refused after close() and in a forked child
 
   void start_reading(const IndexView& index, const ClientArea& area);
   Owner& owner();  // throws Error in an attached pool
+  WritableArena& writable();  // throws Error in a pool that is not attached
+  void note_troubles() { troubles_.store(owner().troubles(), std::memory_order_relaxed); }
   Log2Histogram* latency_of(Log2Histogram& histogram) {
     return config_.latency_histograms ? &histogram : nullptr;
   }
   void refuse_own_client(uint32_t id);
+  static void wait_for(const std::atomic<uint32_t>& calls);
+  // For gets of a lost pool.
+  void answer_all(Status answer, std::span<Status> out, PhaseTimer& timer);
   size_t look_up(std::span<const Component> components, std::span<const Hash128> digests,
                  bool stop_at_missing, bool* found);
   // Batch: a LayoutBatch or a ListedBatch.
@@ -159,19 +206,27 @@ class Pool {
   template <class Batch>
   void read_pinned(Session& session, size_t part, size_t first_page, size_t count,
                    const Batch& batch, Status* out, PhaseTimer& timer);
+  template <class Batch, class SizeOf>
+  void fill(const Batch& batch, const FillTargets& targets, const SizeOf& size_of,
+            PhaseTimer& timer);
   template <class Batch>
   void store(std::vector<PutItem>& items, const Batch& batch, PhaseTimer& timer, Status* out);
 
   PoolConfig config_;
   ForkGuard guard_;
   std::atomic<bool> closed_{false};
+  std::atomic<bool> lost_{false};
   std::atomic<uint32_t> calls_{0};
+  std::atomic<uint32_t> lost_calls_{0};
+  std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);
+  std::mutex ending_mutex_;
   RegionTable regions_;
   CopyPool copies_;
   Hash128 secret_;
   std::unique_ptr<Owner> owner_;
   uint32_t own_client_ = 0;
   std::vector<Mapping> attached_;
+  std::unique_ptr<WritableArena> writable_;
   std::unique_ptr<Reader> reader_;
   std::shared_ptr<SessionList> sessions_;
   std::mutex components_mutex_;

@@ -147,6 +147,15 @@ void Pool::read_pinned(Session& session, size_t part, size_t first_page, size_t 
   session.ledger().add(totals);
 }
 
+void Pool::answer_all(Status answer, std::span<Status> out, PhaseTimer& timer) {
+  std::fill(out.begin(), out.end(), answer);
+  timer.count(out.size(), 0);
+  ReadTotals totals;
+  totals.calls = 1;
+  totals.by_status[static_cast<size_t>(answer)] = out.size();
+  reader_->slots().spare_ledger().add(totals);
+}
+
 void Pool::get_pages(const Component& component, const PageLayout& layout,
                      std::span<const Hash128> digests, std::span<const int64_t> rows, size_t first,
                      size_t last, Status* out) {
@@ -156,6 +165,7 @@ void Pool::get_pages(const Component& component, const PageLayout& layout,
   check_lengths(digests.size(), rows.size());
   LayoutBatch batch(layout, rows, first, last);
   batch.check_distinct();
+  if (call.lost()) return answer_all(Status::kMissing, {out, digests.size()}, timer);
   const auto keys = derive_keys(*reader_, component, digests);
   timer.mark(Phase::kBuild);
   batch.classify(regions_, config_.strict_registration);
@@ -172,6 +182,7 @@ void Pool::get_session_pages(Session& session, size_t part, size_t first_page,
   check_session_window(session, part, first_page, rows.size());
   LayoutBatch batch(layout, rows, first, last);
   batch.check_distinct();
+  if (call.lost()) return answer_all(Status::kNotPinned, {out, rows.size()}, timer);
   timer.mark(Phase::kBuild);
   batch.classify(regions_, config_.strict_registration);
   timer.mark(Phase::kClassify);
@@ -186,6 +197,7 @@ void Pool::get_ranges(const Component& component, std::span<const Hash128> diges
   check_lengths(digests.size(), ranges.keys);
   ListedBatch batch(ranges);
   ranges.check_disjoint();
+  if (call.lost()) return answer_all(Status::kMissing, {out, digests.size()}, timer);
   const auto keys = derive_keys(*reader_, component, digests);
   timer.mark(Phase::kBuild);
   batch.classify(regions_, config_.strict_registration);
@@ -201,6 +213,7 @@ void Pool::get_session_ranges(Session& session, size_t part, size_t first_page,
   check_session_window(session, part, first_page, ranges.keys);
   ListedBatch batch(ranges);
   ranges.check_disjoint();
+  if (call.lost()) return answer_all(Status::kNotPinned, {out, ranges.keys}, timer);
   timer.mark(Phase::kBuild);
   batch.classify(regions_, config_.strict_registration);
   timer.mark(Phase::kClassify);

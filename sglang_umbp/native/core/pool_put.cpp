@@ -6,19 +6,6 @@
 namespace umbp {
 namespace {
 
-std::vector<PutItem> make_items(const Component& component, std::span<const Hash128> digests,
-                                std::span<const std::string_view> keys) {
-  std::vector<PutItem> items(digests.size());
-  std::vector<Hash128> hashes(digests.size());
-  prf128_batch(component.key, digests, hashes.data());
-  for (size_t i = 0; i < items.size(); ++i) {
-    items[i].hash = hashes[i];
-    items[i].key = keys[i];
-    items[i].component = component.id;
-  }
-  return items;
-}
-
 // Gives back what is still being filled when a call ends by an exception.
 class FillingGuard {
  public:
@@ -64,7 +51,7 @@ void Pool::store(std::vector<PutItem>& items, const Batch& batch, PhaseTimer& ti
     timer.mark(Phase::kWait);
   }
   guard.disarm();
-  troubles_.store(owner().troubles(), std::memory_order_relaxed);
+  note_troubles();
   for (size_t i = 0; i < items.size(); ++i) out[i] = items[i].status;
 }
 
@@ -76,11 +63,8 @@ void Pool::put_pages(const Component& component, const PageLayout& layout,
   PhaseTimer timer(config_.call_debug, put_phases_);
   check_lengths(digests.size(), rows.size());
   LayoutBatch batch(layout, rows, 0, layout.fragments().size());
-  std::vector<PutItem> items = make_items(component, digests, keys);
-  for (size_t i = 0; i < items.size(); ++i) {
-    items[i].nbytes = layout.object_bytes();
-    if (depth) items[i].depth = *depth + static_cast<uint32_t>(i);
-  }
+  std::vector<PutItem> items = make_items(component.id, component.key, digests, keys, depth);
+  for (PutItem& item : items) item.nbytes = layout.object_bytes();
   timer.mark(Phase::kBuild);
   batch.classify(regions_, config_.strict_registration);
   timer.mark(Phase::kClassify);
@@ -95,13 +79,12 @@ void Pool::put_ranges(const Component& component, std::span<const Hash128> diges
   PhaseTimer timer(config_.call_debug, put_phases_);
   check_lengths(digests.size(), ranges.keys);
   ListedBatch batch(ranges);
-  std::vector<PutItem> items = make_items(component, digests, keys);
+  std::vector<PutItem> items =
+      make_items(component.id, component.key, digests, keys, std::nullopt);
   for (size_t i = 0; i < items.size(); ++i) {
     items[i].nbytes = object_bytes != nullptr ? object_bytes[i] : ranges.nbytes[i];
-    if (!ranges.inside(i, items[i].nbytes))
-      items[i].finish(Status::kBadRange);
-    else if (!ranges.tiles(i, items[i].nbytes))
-      items[i].finish(Status::kNotTiled);
+    const Status shape = ranges.check_object(i, items[i].nbytes);
+    if (shape != Status::kOk) items[i].finish(shape);
   }
   timer.mark(Phase::kBuild);
   batch.classify(regions_, config_.strict_registration);

@@ -6,6 +6,9 @@
 #include <cerrno>
 #include <cstdint>
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -18,18 +21,25 @@ constexpr size_t kStepBytes = 16u << 20;  // the most that closing a pool has to
 
 }  // namespace
 
-void populate(std::byte* data, size_t nbytes) {
+void populate(std::byte* data, size_t nbytes, Access access) {
+  const int advice = access == Access::kWrite ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
   // A failure other than an unknown advice is met again, and told, by whoever uses the page.
-  if (madvise(data, nbytes, MADV_POPULATE_WRITE) == 0 || errno != EINVAL) return;
+  if (madvise(data, nbytes, advice) == 0 || errno != EINVAL) return;
   // Before Linux 5.14. An atomic "or 0" writes without changing what another thread has put there.
-  for (size_t at = 0; at < nbytes; at += kPageBytes)
-    __atomic_fetch_or(reinterpret_cast<uint8_t*>(data + at), uint8_t{0}, __ATOMIC_RELAXED);
+  for (size_t at = 0; at < nbytes; at += kPageBytes) {
+    auto* const page = reinterpret_cast<uint8_t*>(data + at);
+    if (access == Access::kWrite)
+      __atomic_fetch_or(page, uint8_t{0}, __ATOMIC_RELAXED);
+    else
+      static_cast<void>(__atomic_load_n(page, __ATOMIC_RELAXED));
+  }
 }
 
-BackgroundPrefault::BackgroundPrefault(std::byte* data, size_t nbytes)
-    : thread_([this, data, nbytes] {
+BackgroundPrefault::BackgroundPrefault(std::byte* data, size_t nbytes, Access access)
+    : thread_([this, data, nbytes, access] {
         for (size_t at = 0; at < nbytes && !stop_.load(std::memory_order_relaxed); at += kStepBytes)
-          populate(data + at, std::min(kStepBytes, nbytes - at));
+          populate(data + at, std::min(kStepBytes, nbytes - at), access);
+        through_.store(true, std::memory_order_release);
       }) {}
 
 BackgroundPrefault::~BackgroundPrefault() {

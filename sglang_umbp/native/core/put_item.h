@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "hash128.h"
 #include "shared_layout.h"
@@ -28,7 +31,7 @@ struct PutItem {
 
   PutPhase phase = PutPhase::kPending;
   Status status = Status::kOk;
-  uint32_t batch = 0;  // number of the allocation it belongs to
+  uint64_t batch = 0;  // number of the allocation it belongs to
   uint32_t handle = kNoHandle;
   uint64_t offset = 0;  // in the arena, once kNew
   uint64_t clears_before = 0;  // a clear() after allocation dooms the put
@@ -45,5 +48,12 @@ struct PutItem {
     status = answer;
   }
 };
+
+// Items of `digests`, which lie in the component with this id and key. depth: pages that come before
+// the first of them, of which they are consecutive pages. Without sizes.
+std::vector<PutItem> make_items(uint32_t component, const Hash128& component_key,
+                                std::span<const Hash128> digests,
+                                std::span<const std::string_view> keys,
+                                std::optional<uint32_t> depth);
 
 }  // namespace umbp

@@ -74,6 +74,11 @@ bool RangeBatch::tiles(uint64_t key, uint64_t object_bytes) const {
   return at == object_bytes;
 }
 
+Status RangeBatch::check_object(uint64_t key, uint64_t object_bytes) const {
+  if (!inside(key, object_bytes)) return Status::kBadRange;
+  return tiles(key, object_bytes) ? Status::kOk : Status::kNotTiled;
+}
+
 uint64_t RangeBatch::bytes_of(uint64_t key) const {
   uint64_t sum = 0;
   for (uint64_t i = begin(key); i < end(key); ++i) sum += nbytes[i];

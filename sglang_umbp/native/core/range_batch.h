@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "status.h"
+
 namespace umbp {
 
 struct RangeBatch {
@@ -27,6 +29,8 @@ struct RangeBatch {
   bool tiles(uint64_t key, uint64_t object_bytes) const;
   // Whether the key has ranges, none is empty, and all lie inside the object.
   bool inside(uint64_t key, uint64_t object_bytes) const;
+  // For a put: kOk, kBadRange unless inside(), kNotTiled unless tiles().
+  Status check_object(uint64_t key, uint64_t object_bytes) const;
   uint64_t bytes_of(uint64_t key) const;
 };
 

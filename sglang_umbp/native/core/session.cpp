@@ -60,6 +60,14 @@ std::shared_ptr<Session> SessionList::pin(std::span<const Hash128> keys, size_t 
   return session;
 }
 
+std::shared_ptr<Session> SessionList::hold_nothing(size_t pages, size_t width, bool firm) {
+  const auto session =
+      std::make_shared<Session>(Session::Key{}, shared_from_this(), width, firm);
+  session->objects_.resize(pages * width);
+  session->returned_ = true;  // there is nothing to give back
+  return session;
+}
+
 // Returns how many objects (whole pages) the chunks that could be had will hold.
 size_t SessionList::claim_chunks(Session& session, size_t objects) {
   std::lock_guard lock(mutex_);

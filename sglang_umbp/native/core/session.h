@@ -102,6 +102,9 @@ class SessionList : public std::enable_shared_from_this<SessionList> {
   // `slot` carries the recency.
   std::shared_ptr<Session> pin(std::span<const Hash128> keys, size_t width, bool firm, int slot);
 
+  // A session of pages that were all missing. Touches no shared memory.
+  std::shared_ptr<Session> hold_nothing(size_t pages, size_t width, bool firm);
+
   SessionTotals totals();
   void close_all();  // waits for reads in progress
 

@@ -11,7 +11,7 @@
 namespace umbp {
 
 inline constexpr uint64_t kHeaderMagic = 0x3130504d42554cull;  // "LUBMP01" as bytes
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr uint32_t kNoHandle = 0xffffffffu;
 inline constexpr uint32_t kBucketWords = 8;
 inline constexpr uint32_t kSlots = 64;
@@ -88,12 +88,17 @@ struct SessionChunk {
 };
 static_assert(sizeof(SessionChunk) == kChunkBytes);
 
+// What a client has read so far, as of its last report; for people only.
+enum class Figure : uint32_t { kGetCalls, kGets, kHits, kBytesRead, kExistsKeys, kExistsFound };
+inline constexpr size_t kFigures = 6;
+
 // Head of a client area; kSlots slots and then chunk_count chunks follow.
 struct alignas(4096) ClientHead {
   uint64_t magic;
   uint32_t chunk_count;
   alignas(64) std::atomic<uint32_t> slots_used;   // high-water marks: a pass looks no further
   alignas(64) std::atomic<uint32_t> chunks_used;
+  alignas(64) std::atomic<uint64_t> figures[kFigures];  // what the client says of itself; see Figure
 };
 
 struct ClientArea {

@@ -50,8 +50,12 @@ uint32_t Space::take(const Hash128& hash, uint32_t component, std::string_view k
 void Space::make_live(uint32_t handle, uint32_t depth) {
   table_.make_live(handle);
   policy_->insert(handle, depth);
-  totals_.live_bytes += table_.entry(handle).nbytes;
+  const Entry& entry = table_.entry(handle);
+  totals_.live_bytes += entry.nbytes;
   ++objects_;
+  if (entry.component >= component_totals_.size()) component_totals_.resize(entry.component + 1);
+  component_totals_[entry.component].objects += 1;
+  component_totals_[entry.component].nbytes += entry.nbytes;
 }
 
 void Space::abandon(uint32_t handle) {
@@ -68,6 +72,9 @@ void Space::retire(uint32_t handle) {
   retired_.push_back(handle);
   totals_.live_bytes -= nbytes;
   --objects_;
+  ComponentTotals& of_component = component_totals_[table_.entry(handle).component];
+  of_component.objects -= 1;
+  of_component.nbytes -= nbytes;
   totals_.retired_bytes += nbytes;
 }
 

@@ -23,6 +23,12 @@ struct SpaceTotals {
   uint64_t passes = 0;
 };
 
+// Live objects of one component.
+struct ComponentTotals {
+  uint64_t objects = 0;
+  uint64_t nbytes = 0;
+};
+
 // Not thread-safe: the owner's mutex guards it.
 class Space {
  public:
@@ -32,6 +38,7 @@ class Space {
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   const SpaceTotals& totals() const { return totals_; }
   uint64_t objects() const { return objects_; }
+  const std::vector<ComponentTotals>& component_totals() const { return component_totals_; }
   EvictionPolicy& policy() { return *policy_; }
   void drain_recency();
 
@@ -77,6 +84,7 @@ class Space {
   uint64_t capacity_bytes_;
   SpaceTotals totals_;
   uint64_t objects_ = 0;  // LIVE
+  std::vector<ComponentTotals> component_totals_;  // by component number
   std::vector<uint32_t> retired_;
   std::vector<uint32_t> named_;     // pass number in which the handle was last seen named
   std::vector<uint32_t> protects_;

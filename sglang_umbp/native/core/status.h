@@ -20,9 +20,10 @@ enum class Status : uint8_t {
   kCleared = 10,          // clear() came between allocation and commit
   kCollision = 11,        // another key has the same 128-bit hash
   kNotPinned = 12,        // the session does not hold this page
+  kNoServer = 13,         // the pool's owner is another process, and gone or silent
 };
 
-inline constexpr size_t kStatusCount = 13;
+inline constexpr size_t kStatusCount = 14;
 
 constexpr bool succeeded(Status status) { return status <= Status::kExists; }
 
