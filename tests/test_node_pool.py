@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from node_process import NBYTES, ServerProcess, serving
 from node_rig import short_directory
 from objects import Rows, names, pattern
 from waiting import DEADLINE_S, Background, wait_until
@@ -30,44 +29,8 @@ from sglang_umbp import (
     UnregisteredMemoryError,
 )
 from sglang_umbp.errors import NodeServerError
-from sglang_umbp.node import autostart
 
-NBYTES = 4096
 MISSES_WITHIN_S = 1.0
-
-
-class ServerProcess:
-    """`sglang-umbp serve` in a process of its own."""
-
-    def __init__(self, path: Path, objects: int, nbytes: int, **settings: Any) -> None:
-        self.path = path
-        values = {"dram-capacity": objects * nbytes, "index-entries": 256, "reservation-quota-bytes": objects * nbytes}
-        values |= {name.replace("_", "-"): value for name, value in settings.items()}
-        flags = [f"--{name}={value}" for name, value in values.items()]
-        command = [sys.executable, "-m", "sglang_umbp", "serve", "--address", f"unix:{path}", *flags]
-        self.log = path.with_suffix(".out")
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
-        wait_until(lambda: autostart.listens(path) or self.process.poll() is not None)
-        assert self.process.poll() is None, self.log.read_text()
-
-    def send(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def end(self, number: int = signal.SIGKILL) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-            self.process.send_signal(signal.SIGCONT)
-        self.process.wait(DEADLINE_S)
-
-
-@contextmanager
-def serving(path: Path, objects: int = 16, nbytes: int = NBYTES, **settings: Any) -> Iterator[ServerProcess]:
-    server = ServerProcess(path, objects, nbytes, **settings)
-    try:
-        yield server
-    finally:
-        server.end()
 
 
 @pytest.fixture
