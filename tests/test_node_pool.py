@@ -52,7 +52,6 @@ OpenClient = Callable[..., NodePool]
 @pytest.fixture
 def client_at() -> Iterator[OpenClient]:
     """Opens clients of the server at a path; nothing of them may be left at the end."""
-    threads = threading.active_count()
     with ExitStack() as stack:
 
         def open_client(path: Path, *, connected: bool = True, **settings: Any) -> NodePool:
@@ -63,7 +62,7 @@ def client_at() -> Iterator[OpenClient]:
             return pool
 
         yield open_client
-    assert threading.active_count() == threads, "a thread was left"
+    assert not [thread for thread in threading.enumerate() if thread.name == "umbp node client"]
 
 
 @pytest.fixture
@@ -354,6 +353,24 @@ def test_a_stopped_server_is_read_from_and_puts_fail_at_their_deadline_until_it_
 def figures_of(pool: NodePool) -> dict[str, Any]:
     pool.stats()
     return pool._figures
+
+
+def test_what_a_put_that_ended_by_an_exception_had_reserved_is_free_again(lasting_client, monkeypatch):
+    pool = lasting_client()
+    rows = Rows(pool, 1, NBYTES)
+    seen = []
+
+    def fail(*_: object) -> None:
+        seen.append(figures_of(pool)["memory"]["reserved_bytes"])
+        raise InvalidBatchError("the memory was unregistered meanwhile")
+
+    monkeypatch.setattr("sglang_umbp.node.remote_put._copy", fail)
+    with pytest.raises(InvalidBatchError, match="meanwhile"):
+        rows.put(["a"])
+    assert seen == [NBYTES]
+    wait_until(lambda: figures_of(pool)["memory"]["reserved_bytes"] == 0)
+    monkeypatch.undo()
+    assert rows.put(["a"]) == [True]
 
 
 def test_a_client_of_another_version_is_refused_and_runs_on_as_misses(lasting_server, client_at, monkeypatch, caplog):
