@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -284,6 +285,34 @@ def test_stat_shows_what_is_reserved_and_by_whom(node):
     assert (shown["tp1"]["reserved_bytes"], shown["tp1"]["puts_under_way"]) == (3 * NBYTES, 1)
     assert shown["tp1"]["pid"] == os.getpid()
     assert one.attached.client != two.attached.client
+
+
+def test_stat_counts_objects_and_bytes_of_each_component_under_its_title(node):
+    client = node.client()
+    space = client.call(protocol.Register(identities=[b"one", b"two"], titles=["c4", "c128"])).namespace
+    again = node.client().call(protocol.Register(identities=[b"one", b"two"], titles=["", ""]))
+    assert again.namespace == space
+    for part, count in ((0, 3), (1, 1)):
+        keys, batch = names("page", count), next(client.batches)
+        places = client.allocate(keys, batch, namespace=space, part=part)
+        client.copy(keys, places)
+        client.call(protocol.Commit(batch=batch, round=places.round, deadline_s=1.0))
+    assert node.figures()["components"] == [
+        {"title": "c4", "objects": 3, "live_bytes": 3 * NBYTES},
+        {"title": "c128", "objects": 1, "live_bytes": NBYTES},
+    ]
+    assert client.call(protocol.Remove(namespace=space, keys=[b"page0", b"page1"])).flags == b"\1\1"
+    assert [entry["objects"] for entry in node.figures()["components"]] == [1]
+
+
+def test_every_figure_of_stat_is_documented(node):
+    client = node.client()
+    client.put(["key"])
+    documented = set(re.findall(r"`(?:\w+\.)?(\w+)`", (TESTS.parent / "docs" / "node.md").read_text()))
+    figures = node.figures()
+    shown = {"version", "pid", "address", "uptime_s"} | set(figures["memory"]) | set(figures["reads"])
+    shown |= set(figures["clients"][0]) | set(figures["components"][0]) - set(figures["puts"])
+    assert shown - documented == set()
 
 
 # --- connections ---------------------------------------------------------------------------------

@@ -233,7 +233,7 @@ class Connection:
     def _admissible(self, client: NodeClient, sizes: np.ndarray) -> int:
         """Bytes that count against the quota; what is too large for the pool is refused by it."""
         capacity_bytes, quota_bytes = self._service.capacity_bytes, client.reservations.quota_bytes
-        nbytes: int = sum(size for size in sizes.tolist() if size <= capacity_bytes)
+        nbytes = int(sizes[sizes <= capacity_bytes].sum())
         if nbytes > quota_bytes and len(sizes) > 1:
             raise refusal(
                 ErrorCode.QUOTA,

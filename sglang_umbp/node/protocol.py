@@ -120,7 +120,7 @@ def list_of_octets(count: int, limit: int, least: int = 0) -> Check:
     def check(value: object) -> bool:
         if type(value) is not list or not least <= len(value) <= count:
             return False
-        return all(type(item) is bytes and len(item) <= limit for item in value)
+        return set(map(type, value)) <= {bytes} and max(map(len, value), default=0) <= limit
 
     return check
 
