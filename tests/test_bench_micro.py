@@ -85,7 +85,17 @@ def test_put_writes_every_documented_key(tmp_path: Path) -> None:
         assert (case["ratio"] == 0) == (case["keys"] == "existing")
     assert report["failed_puts"] == 0
     assert set(report["settings"]) == {
-        *("mode", "pools", "pages", "request_bytes", "samples", "copy_threads", "seed", "cache_bytes", "footprint_caches"),
+        *(
+            "mode",
+            "pools",
+            "pages",
+            "request_bytes",
+            "samples",
+            "copy_threads",
+            "seed",
+            "cache_bytes",
+            "footprint_caches",
+        ),
     }
 
 

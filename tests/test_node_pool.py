@@ -404,6 +404,33 @@ def test_close_tells_the_server_and_leaves_no_descriptor_map_or_thread(lasting_c
     assert figures_of(watcher)["clients"][0]["label"] == "test"
 
 
+def test_threads_that_close_at_once_close_once(lasting_client):
+    pool = lasting_client()
+    calls = [Background(pool.close) for _ in range(8)]
+    for call in calls:
+        call.result()
+    assert pool.closed
+
+
+def test_a_fault_while_attaching_leaves_nothing_and_is_tried_again(path, client, caplog):
+    pool = client(connected=False)
+    attach, faults = pool._keeper._publish, [True, True]
+
+    def publish(attachment: Any) -> None:
+        if faults:
+            faults.pop()
+            raise RuntimeError("planted")
+        attach(attachment)
+
+    pool._keeper._publish = publish
+    with serving(path):
+        wait_until(lambda: pool.connected)
+        assert Rows(pool, 1, NBYTES).put(["a"]) == [True]
+        wait_until(lambda: len(figures_of(pool)["clients"]) == 1)
+    assert not faults
+    assert "trying again" in caplog.text
+
+
 def test_descriptors_and_maps_do_not_grow_with_the_servers_that_came_and_went(path, client):
     pool = client(connected=False)
     rows = Rows(pool, 1, NBYTES)

@@ -69,6 +69,7 @@ class NodePool(Pool):
         """Of the server's socket."""
         self._keeper = Keeper(self.path, self._attach, self._publish)
         self._changing = threading.Lock()
+        self._ending = threading.Lock()
         self._regions: dict[int, int] = {}
         self._raw: Namespace | None = None
         self._process = os.getpid()
@@ -135,6 +136,11 @@ class NodePool(Pool):
         """Waits for running calls, ends all sessions, unmaps the memory, tells the server. Twice is a no-op."""
         if self.closed or os.getpid() != self._process:  # a forked child has no part in it
             return
+        with self._ending:
+            if not self.closed:
+                self._end()
+
+    def _end(self) -> None:
         if self.settings.ranged_call_debug:
             self._print_summary()
         self._keeper.stop()
