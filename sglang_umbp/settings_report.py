@@ -35,7 +35,8 @@ def as_json(settings: PoolSettings, sizes: Sizes | None) -> dict[str, dict[str, 
 def _entry(settings: PoolSettings, name: str, default: object, sizes: Sizes | None) -> dict[str, Any]:
     about, source = settings.about(name), settings.source(name)
     value = getattr(settings, name)
-    resolved = getattr(sizes, _RESOLVED[name]) if value is None and sizes is not None else value
+    worked_out = value is None and name in _RESOLVED and sizes is not None
+    resolved = getattr(sizes, _RESOLVED[name]) if worked_out else value
     if name == "copy_isa" and value == AUTO:
         resolved = _native.HostCopier(0, AUTO).isa
     return {

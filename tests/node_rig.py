@@ -30,7 +30,6 @@ from sglang_umbp.identity import RAW_KEYS_IDENTITY
 from sglang_umbp.node import protocol
 from sglang_umbp.node.channel import Channel
 from sglang_umbp.node.protocol import Message
-from sglang_umbp.node.report_page import ReportPage
 from sglang_umbp.node.server import NodeServer
 from sglang_umbp.node.server_settings import ServerSettings, server_settings
 
@@ -143,7 +142,6 @@ class Client(Talker):
         self.attached = self.attach(label)
         assert len(self.descriptors) == len(protocol.DESCRIPTORS)
         self.pool: Pool = attach_pool(self.descriptors[:4], self.descriptors[4])
-        self.page = ReportPage(self.descriptors[5], writable=True)
         self.rows = Rows(self.pool, rows, nbytes)
         self.nbytes = nbytes
         self.namespace = self.register(RAW_KEYS_IDENTITY)
@@ -151,7 +149,6 @@ class Client(Talker):
 
     def close(self) -> None:
         self.pool.close()
-        self.page.close()
         super().close()
 
     def register(self, *identities: bytes) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from waiting import DEADLINE_S, Background, wait_until
 
 from sglang_umbp import Status
 from sglang_umbp.errors import NodeServerError, RefusedError
-from sglang_umbp.node import protocol
+from sglang_umbp.node import node_client, protocol
 from sglang_umbp.node.channel import ConnectionEndedError
 from sglang_umbp.node.protocol import ErrorCode
 from sglang_umbp.node.server import NodeServer
@@ -286,6 +287,34 @@ def test_stat_shows_what_is_reserved_and_by_whom(node):
     assert one.attached.client != two.attached.client
 
 
+def test_stat_counts_objects_and_bytes_of_each_component_under_its_title(node):
+    client = node.client()
+    space = client.call(protocol.Register(identities=[b"one", b"two"], titles=["c4", "c128"])).namespace
+    again = node.client().call(protocol.Register(identities=[b"one", b"two"], titles=["", ""]))
+    assert again.namespace == space
+    for part, count in ((0, 3), (1, 1)):
+        keys, batch = names("page", count), next(client.batches)
+        places = client.allocate(keys, batch, namespace=space, part=part)
+        client.copy(keys, places)
+        client.call(protocol.Commit(batch=batch, round=places.round, deadline_s=1.0))
+    assert node.figures()["components"] == [
+        {"title": "c4", "objects": 3, "live_bytes": 3 * NBYTES},
+        {"title": "c128", "objects": 1, "live_bytes": NBYTES},
+    ]
+    assert client.call(protocol.Remove(namespace=space, keys=[b"page0", b"page1"])).flags == b"\1\1"
+    assert [entry["objects"] for entry in node.figures()["components"]] == [1]
+
+
+def test_every_figure_of_stat_is_documented(node):
+    client = node.client()
+    client.put(["key"])
+    documented = set(re.findall(r"`(?:\w+\.)?(\w+)`", (TESTS.parent / "docs" / "node.md").read_text()))
+    figures = node.figures()
+    shown = {"version", "pid", "address", "uptime_s"} | set(figures["memory"]) | set(figures["reads"])
+    shown |= set(figures["clients"][0]) | set(figures["components"][0]) - set(figures["puts"])
+    assert shown - documented == set()
+
+
 # --- connections ---------------------------------------------------------------------------------
 
 
@@ -392,6 +421,19 @@ def test_more_clients_than_allowed_are_refused_until_one_detaches(make_node):
     node.talker().attach()
 
 
+def test_keys_and_connections_of_one_client_are_bounded(node, monkeypatch):
+    monkeypatch.setattr(node_client, "MAX_KEY_BYTES", 10)
+    monkeypatch.setattr(node_client, "MAX_CONNECTIONS", 2)
+    client = node.client()
+    assert not client.allocate(["123456"]).over
+    with refused(ErrorCode.LIMIT):
+        client.allocate(["12345"])
+    assert node.memory["reserved_bytes"] == NBYTES
+    node.talker().join(client.attached.client)
+    with refused(ErrorCode.LIMIT):
+        node.talker().join(client.attached.client)
+
+
 def test_detach_frees_what_the_client_reserved_and_named(node):
     client, helper = node.client(), node.talker()
     client.put(["pinned"])
@@ -411,10 +453,10 @@ def test_what_clients_reported_stays_in_the_sums_when_they_are_gone(node):
     client = node.client()
     client.put(["a"])
     client.get(["a", "b"])
-    client.page.write(client.pool.stats())
+    client.pool.native.report_reads()
     client.call(protocol.Detach(client=client.attached.client))
     reads = node.figures()["reads"]
-    assert (reads["hits"], reads["misses"], reads["hit_ratio"], reads["bytes_read"]) == (1, 1, 0.5, NBYTES)
+    assert (reads["gets"], reads["hits"], reads["hit_ratio"], reads["bytes_read"]) == (2, 1, 0.5, NBYTES)
 
 
 def test_many_attachments_leave_nothing(node):

@@ -13,12 +13,10 @@ from pathlib import Path
 from .. import _native
 from ..errors import NodeServerError, ProtocolError, RefusedError, UmbpError
 from ..layout import Namespace
-from ..stats import stats_from_native
 from . import protocol
 from .client_connection import Answer, ClientConnection, close_all
 from .peer import Peer, process_ended
 from .protocol import Attached, ErrorCode, Message
-from .report_page import ReportPage
 
 MAX_IDLE_CONNECTIONS = 8
 PING_S = 0.25
@@ -36,8 +34,8 @@ class Attachment:
     Calls raise NodeServerError (no answer before the deadline, or none any more), ProtocolError, RefusedError.
     """
 
-    def __init__(self, path: Path, peer: Peer, attached: Attached, native: _native.Pool, page: ReportPage) -> None:
-        """Takes peer, native and page over."""
+    def __init__(self, path: Path, peer: Peer, attached: Attached, native: _native.Pool) -> None:
+        """Takes peer and native over."""
         self.attached = attached
         self.native = native
         self.silent = False
@@ -46,7 +44,6 @@ class Attachment:
         """Called when there is something to tidy, or the server does not know this client any more."""
         self._path = path
         self._peer = peer
-        self._page = page
         self._lock = threading.Lock()
         self._ended = False
         self._unknown = False
@@ -82,12 +79,7 @@ class Attachment:
         try:
             if len(descriptors) != len(protocol.DESCRIPTORS):
                 raise ProtocolError(f"{len(descriptors)} descriptors came along; {len(protocol.DESCRIPTORS)} are due")
-            page = ReportPage(descriptors[-1], writable=True)
-            try:
-                attachment = cls(path, peer, attached, make_native(attached, descriptors), page)
-            except BaseException:
-                page.close()
-                raise
+            attachment = cls(path, peer, attached, make_native(attached, descriptors))
         finally:
             close_all(descriptors)
         attachment._open.add(connection)
@@ -218,7 +210,7 @@ class Attachment:
 
     def report(self) -> None:
         """Publishes this client's figures for `stat`."""
-        self._page.write(stats_from_native(self.native.stats()))
+        self.native.report_reads()
 
     # Ends ------------------------------------------------------------------------------------------------
 
@@ -252,7 +244,6 @@ class Attachment:
             self._open.clear()
         for connection in idle:
             connection.close()
-        self._page.close()
         self._peer.close()
 
 

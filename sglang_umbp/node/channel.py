@@ -117,6 +117,15 @@ class Channel:
                 self._descriptors.extend(numbers)
         return data
 
+    def drain(self, deadline: float) -> None:
+        """Sends no more, and drops what comes until the other side ends: else what it has not read yet may be lost."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+            while time.monotonic() < deadline:
+                self._socket.settimeout(_left_s(deadline))
+                if not self._socket.recv(_READ_BYTES):
+                    return
+
     def interrupt(self) -> None:
         """Ends the connection from another thread: whoever waits in it gets ConnectionEndedError."""
         with contextlib.suppress(OSError):  # it has ended already

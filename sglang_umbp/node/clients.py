@@ -13,7 +13,12 @@ from .node_client import NodeClient
 from .peer import Peer
 from .protocol import ErrorCode
 from .refusal import refusal
-from .report_page import ReportPage
+
+SUMMED = ("get_calls", "gets", "hits", "bytes_read", "exists_keys", "exists_found")
+"""Of the figures that clients report: counters."""
+
+NOTHING = dict.fromkeys((*SUMMED, "named_bytes", "session_bytes"), 0)
+"""Figures of a client that the core does not know any more."""
 
 
 class Clients:
@@ -32,6 +37,7 @@ class Clients:
         self._clients: dict[int, NodeClient] = {}
         self._attaching = 0
         self._past: Counter[str] = Counter()
+        self._last: dict[int, dict[str, int]] = {}
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -67,8 +73,7 @@ class Clients:
         try:
             # Copies, made before the client can go: a number of ours must not come to mean another file.
             descriptors += [os.dup(descriptor) for descriptor in (*share["memory"], share["client"])]
-            descriptors.append(ReportPage.create())
-            client = self._known(number, peer, label, descriptors[-1])
+            client = self._known(number, peer, label)
         except BaseException:
             self._native.remove_client(number)
             for descriptor in descriptors:
@@ -76,12 +81,9 @@ class Clients:
             raise
         return client, descriptors
 
-    def _known(self, number: int, peer: Peer, label: str, page: int) -> NodeClient:
-        self._native.bind_client(number, peer.pid)
-        if peer.ended:  # else its number was its own while the native core looked it up
-            raise refusal(ErrorCode.FAILED, f"process {peer.pid} has ended")
-        client = NodeClient(number, peer.pid, label, ReportPage(page, writable=False), self._quota_bytes)
-        client.watch(os.dup(peer.pidfd))
+    def _known(self, number: int, peer: Peer, label: str) -> NodeClient:
+        self._native.bind_client(number, peer.pid, peer.pidfd)
+        client = NodeClient(number, peer.pid, label, os.dup(peer.pidfd), self._quota_bytes)
         with self._lock:
             self._clients[number] = client
         self._watch(client.pidfd)
@@ -109,9 +111,11 @@ class Clients:
         with self._lock:
             if self._clients.pop(client.number, None) is None:
                 return
-        last = client.end()
+        client.end()
+        last = self.figures().get(client.number, NOTHING)
         with self._lock:
-            self._past.update({name: last[name] for name in last if name not in ("sessions", "pinned_bytes")})
+            self._past.update({name: last[name] for name in SUMMED})
+            self._last.pop(client.number, None)
         self._native.remove_client(client.number)
 
     def forget_all(self) -> None:
@@ -123,6 +127,16 @@ class Clients:
         """Those attached now."""
         with self._lock:
             return list(self._clients.values())
+
+    def figures(self) -> dict[int, dict[str, int]]:
+        """What the native core tells of each client: what it names, and what it last reported to have read.
+
+        A client that died is there as it was seen last: the core may have forgotten it before the server heard of it.
+        """
+        seen = {client["client_id"]: client for client in self._native.clients()}
+        with self._lock:
+            self._last.update({number: seen[number] for number in self._clients.keys() & seen.keys()})
+            return {**self._last, **seen}
 
     def past(self) -> dict[str, int]:
         """Sums of the last reports of those that are no more."""

@@ -30,6 +30,9 @@ GREETING_S = 10.0
 STRANGER_S = 60.0
 """Between two requests of a connection that belongs to no client."""
 
+FAREWELL_S = 1.0
+"""For a refused connection to read why."""
+
 SEND_S = 10.0
 """For an answer to go out: a client that does not read loses the connection."""
 
@@ -72,6 +75,7 @@ class Connection:
         try:
             if self._peer.uid != os.getuid():
                 self._send(0, as_error(self._foreign()))
+                self._channel.drain(time.monotonic() + FAREWELL_S)
                 return
             while True:
                 self._serve_one()
@@ -213,7 +217,7 @@ class Connection:
         nbytes = self._admissible(client, sizes)
         components = self._service.namespaces.find(request.namespace, request.part)
         batch = self._service.native.reserve(components, request.part, request.keys, sizes, request.depth)
-        client.begin(request.batch, batch)
+        client.begin(request.batch, batch, sum(map(len, request.keys)))
         try:
             if client.reservations.admit(request.batch, nbytes, deadline):
                 places = _step(request.batch, batch, lambda: puts.allocate(batch, deadline))
@@ -229,7 +233,7 @@ class Connection:
     def _admissible(self, client: NodeClient, sizes: np.ndarray) -> int:
         """Bytes that count against the quota; what is too large for the pool is refused by it."""
         capacity_bytes, quota_bytes = self._service.capacity_bytes, client.reservations.quota_bytes
-        nbytes: int = sum(size for size in sizes.tolist() if size <= capacity_bytes)
+        nbytes = int(sizes[sizes <= capacity_bytes].sum())
         if nbytes > quota_bytes and len(sizes) > 1:
             raise refusal(
                 ErrorCode.QUOTA,

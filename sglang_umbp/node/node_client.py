@@ -11,7 +11,6 @@ from .. import _native
 from .peer import process_ended, process_stopped
 from .protocol import ErrorCode
 from .refusal import refusal
-from .report_page import WORDS, ReportPage
 from .reservations import Reservations
 
 if TYPE_CHECKING:
@@ -20,6 +19,12 @@ if TYPE_CHECKING:
 MAX_BATCHES = 256
 """Puts that one client may have under way."""
 
+MAX_CONNECTIONS = 128
+"""Connections that may speak for one client."""
+
+MAX_KEY_BYTES = 64 << 20
+"""Of all puts that one client has under way: the server holds their keys."""
+
 REMEMBERED_NUMBERS = 4096
 """Batch numbers that are refused when they come again; what is so far behind the highest one is refused, too."""
 
@@ -27,21 +32,22 @@ REMEMBERED_NUMBERS = 4096
 class _Put:
     """A batch, and the round in which the client copies; None: the server is at work."""
 
-    def __init__(self, batch: _native.RemoteBatch) -> None:
+    def __init__(self, batch: _native.RemoteBatch, key_bytes: int) -> None:
         self.batch = batch
+        self.key_bytes = key_bytes
         self.round: int | None = None
 
 
 class NodeClient:
-    """Owns its pidfd and report page. Thread-safe."""
+    """Owns its pidfd. Thread-safe."""
 
-    def __init__(self, number: int, pid: int, label: str, page: ReportPage, quota_bytes: int) -> None:
+    def __init__(self, number: int, pid: int, label: str, pidfd: int, quota_bytes: int) -> None:
+        """Takes the pidfd over, which is readable once the process has ended."""
         self.number = number
         self.pid = pid
         self.label = label
         self.reservations = Reservations(quota_bytes)
-        self._page = page
-        self._pidfd = -1
+        self.pidfd = pidfd
         self._attached_s = time.monotonic()
         self._lock = threading.Lock()
         self._batches: dict[int, _Put] = {}
@@ -52,28 +58,19 @@ class NodeClient:
 
     # Life ------------------------------------------------------------------------------------------------
 
-    def watch(self, pidfd: int) -> None:
-        """Takes the pidfd over."""
-        self._pidfd = pidfd
-
-    @property
-    def pidfd(self) -> int:
-        """Readable once the process has ended."""
-        return self._pidfd
-
     @property
     def process_ended(self) -> bool:
         """Whether no thread of it is left."""
-        return process_ended(self._pidfd)
+        return process_ended(self.pidfd)
 
-    def end(self) -> dict[str, int]:
-        """The process is gone, or says that it does not copy any more: frees what it reserved. Its last report.
+    def end(self) -> None:
+        """The process is gone, or says that it does not copy any more: frees what it reserved.
 
         Ends its connections. Twice is a no-op.
         """
         with self._lock:
             if self._gone:
-                return dict.fromkeys(WORDS, 0)
+                return
             self._gone = True
             batches, self._batches = self._batches, {}
             connections = list(self._connections)
@@ -83,16 +80,14 @@ class NodeClient:
             self.reservations.release(number)
         for connection in connections:
             connection.interrupt()
-        last = self._page.read()
-        self._page.close()
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-        return last
+        os.close(self.pidfd)
 
     def add(self, connection: Connection) -> None:
         """One more connection speaks for this client. Raises RefusedError: it is gone."""
         with self._lock:
             self._refuse_if_gone()
+            if len(self._connections) >= MAX_CONNECTIONS:
+                raise refusal(ErrorCode.LIMIT, f"{MAX_CONNECTIONS} connections of this client; allowed: no more")
             self._connections.add(connection)
 
     def forget(self, connection: Connection) -> None:
@@ -106,7 +101,7 @@ class NodeClient:
 
     # Puts ------------------------------------------------------------------------------------------------
 
-    def begin(self, number: int, batch: _native.RemoteBatch) -> None:
+    def begin(self, number: int, batch: _native.RemoteBatch, key_bytes: int) -> None:
         """A put is under way. Raises RefusedError."""
         with self._lock:
             self._refuse_if_gone()
@@ -114,8 +109,10 @@ class NodeClient:
                 raise refusal(ErrorCode.BAD_REQUEST, f"batch number {number} was used before")
             if len(self._batches) >= MAX_BATCHES:
                 raise refusal(ErrorCode.LIMIT, f"{MAX_BATCHES} puts of this client are under way; allowed: no more")
+            if key_bytes + sum(put.key_bytes for put in self._batches.values()) > MAX_KEY_BYTES:
+                raise refusal(ErrorCode.LIMIT, f"keys of {MAX_KEY_BYTES} bytes are under way; allowed: no more")
             self._remember(number)
-            self._batches[number] = _Put(batch)
+            self._batches[number] = _Put(batch, key_bytes)
 
     def _remember(self, number: int) -> None:
         self._used[number] = None
@@ -163,7 +160,6 @@ class NodeClient:
         stopped = process_stopped(self.pid)
         reserved_bytes = self.reservations.total_bytes
         with self._lock:
-            figures = dict.fromkeys(WORDS, 0) if self._gone else self._page.read()
             batches, connections = len(self._batches), len(self._connections)
         return {
             "client": self.number,
@@ -175,5 +171,4 @@ class NodeClient:
             "puts_under_way": batches,
             "reserved_bytes": reserved_bytes,
             "quarantined_bytes": reserved_bytes if stopped else 0,
-            **figures,
         }

@@ -30,7 +30,7 @@ from .address import default_address, parse_address
 from .attachment import Attachment
 from .autostart import ensure_server
 from .keeper import Keeper
-from .keys import key_bytes
+from .keys import key_bytes, messages_of
 from .patience import Patience
 from .placeholder import lost_pool
 from .remote_put import Bytes, PutJob, no_server, put
@@ -69,6 +69,7 @@ class NodePool(Pool):
         """Of the server's socket."""
         self._keeper = Keeper(self.path, self._attach, self._publish)
         self._changing = threading.Lock()
+        self._ending = threading.Lock()
         self._regions: dict[int, int] = {}
         self._raw: Namespace | None = None
         self._process = os.getpid()
@@ -135,6 +136,11 @@ class NodePool(Pool):
         """Waits for running calls, ends all sessions, unmaps the memory, tells the server. Twice is a no-op."""
         if self.closed or os.getpid() != self._process:  # a forked child has no part in it
             return
+        with self._ending:
+            if not self.closed:
+                self._end()
+
+    def _end(self) -> None:
         if self.settings.ranged_call_debug:
             self._print_summary()
         self._keeper.stop()
@@ -310,11 +316,10 @@ class NodePool(Pool):
             return [False] * len(wanted)
         patience = Patience(self._deadline_s(attachment.attached))
         removed: list[bool] = []
-        for first in range(0, len(wanted), protocol.MAX_OBJECTS):
-            some = wanted[first : first + protocol.MAX_OBJECTS]
+        for some in messages_of(wanted):
             with attachment.connection(patience.deadline) as connection:
                 number = attachment.number_of(space, connection, patience.deadline)
-                request = protocol.Remove(namespace=number, keys=some)
+                request = protocol.Remove(namespace=number, keys=list(some))
                 removed += map(bool, connection.ask(request, protocol.Removed, patience.deadline).flags)
         return removed
 

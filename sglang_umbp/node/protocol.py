@@ -58,8 +58,8 @@ MAX_IDENTITY_BYTES = 64 << 10
 MAX_TITLE_CHARACTERS = 256
 MAX_DEADLINE_S = 3600.0
 
-DESCRIPTORS = ("header", "buckets", "entries", "arena", "client area", "report page")
-"""What comes along with Attached by SCM_RIGHTS, in this order; the first five as Pool.attach takes them."""
+DESCRIPTORS = ("header", "buckets", "entries", "arena", "client area")
+"""What comes along with Attached by SCM_RIGHTS, in this order: the memory and the client of Pool.attach."""
 
 
 class ErrorCode(StrEnum):
@@ -120,7 +120,7 @@ def list_of_octets(count: int, limit: int, least: int = 0) -> Check:
     def check(value: object) -> bool:
         if type(value) is not list or not least <= len(value) <= count:
             return False
-        return all(type(item) is bytes and len(item) <= limit for item in value)
+        return set(map(type, value)) <= {bytes} and max(map(len, value), default=0) <= limit
 
     return check
 

@@ -16,12 +16,10 @@ from ..status import Status
 from . import protocol
 from .attachment import Attachment
 from .client_connection import ClientConnection
+from .keys import MAX_KEY_BYTES_OF_MESSAGE
 from .patience import Patience
 from .protocol import ErrorCode, Places
 from .refusal import LimitedLog
-
-MAX_KEY_BYTES_OF_MESSAGE = 4 << 20
-"""Half of a frame; one key alone is always smaller."""
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]

@@ -21,6 +21,9 @@ from .server_settings import ADDRESS_VARIABLE, OWN_SETTINGS, POOL_SETTINGS, serv
 SHORT = {"dram_capacity_bytes": ("--dram-capacity",)}
 """Flags beside the one that has the setting's name."""
 
+SWITCH_S = 0.0005
+"""How long a thread that comes back from the native core may have to wait for another one's Python: a client waits."""
+
 
 def add_parser(subparsers: Any) -> None:
     """Adds `serve` to the commands."""
@@ -63,6 +66,7 @@ def run(parsed: argparse.Namespace) -> int:
     given = {name: getattr(parsed, name) for name in names if getattr(parsed, name) is not None}
     server = NodeServer(server_settings(given))
     _raise_descriptor_limit()
+    sys.setswitchinterval(SWITCH_S)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     server.open()

@@ -107,7 +107,10 @@ class NodeServer:
             os.eventfd_write(self._stop, 1)
 
     def close(self) -> bool:
-        """Ends all connections, gives memory, socket and lock back. Whether every thread ended in time."""
+        """Ends all connections, gives memory, socket and lock back. Whether every thread ended in time.
+
+        If one did not, the memory stays until the process ends: closing the pool would wait for that thread's call.
+        """
         self._listening.stop_listening()
         with self._lock:
             threads = dict(self._threads)
@@ -119,13 +122,14 @@ class NodeServer:
         deadline = self._clock() + STOP_S
         for thread in threads:
             thread.join(max(0.0, deadline - self._clock()))
-        if self._pool is not None:
+        ended = not any(thread.is_alive() for thread in threads)
+        if self._pool is not None and ended:
             self._pool.close()
         if not self._epoll.closed:
             self._epoll.close()
             os.close(self._stop)
         self._listening.close()
-        return not any(thread.is_alive() for thread in threads)
+        return ended
 
     def __enter__(self) -> NodeServer:
         return self.open()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..stats import PoolStats, stats_from_native
+from .clients import NOTHING, SUMMED
 from .protocol import VERSION
-from .report_page import WORDS
 
 if TYPE_CHECKING:
     from .service import Service
@@ -20,7 +19,6 @@ MEMORY = (
     *("capacity_bytes", "arena_bytes", "live_bytes", "used_bytes", "retired_bytes", "objects", "index_entries"),
     *("evicted", "evicted_bytes", "evicted_for_entries", "bytes_written"),
 )
-SUMMED = tuple(word for word in WORDS if word not in ("sessions", "pinned_bytes"))
 
 
 class StatReport:
@@ -39,8 +37,7 @@ class StatReport:
         """The object."""
         service = self._service
         stats = stats_from_native(service.native.stats())
-        named = named_by_pid(service.native.named_bytes())
-        clients = [{**client.report(), "named_bytes": named.get(client.pid, 0)} for client in service.clients.all()]
+        clients = self._clients()
         return {
             "version": VERSION,
             "pid": os.getpid(),
@@ -50,8 +47,24 @@ class StatReport:
             "puts": {status.reason: count for status, count in stats.puts.items() if count},
             "reads": _sums(clients, service.clients.past()),
             "settings": self._settings(),
+            "components": self._components(),
             "clients": clients,
         }
+
+    def _clients(self) -> list[dict[str, Any]]:
+        figures = self._service.clients.figures()
+        return [
+            {**client.report(), **_reported(figures.get(client.number, NOTHING))}
+            for client in self._service.clients.all()
+        ]
+
+    def _components(self) -> list[dict[str, Any]]:
+        titles = self._service.namespaces.titles()
+        return [
+            {"title": titles.get(identity) or identity.hex()[:16], "objects": objects, "live_bytes": nbytes}
+            for identity, objects, nbytes in self._service.native.component_totals()
+            if objects
+        ]
 
     def _memory(self, stats: PoolStats, clients: list[dict[str, Any]]) -> dict[str, int]:
         figures = {name: getattr(stats, name) for name in MEMORY}
@@ -71,16 +84,12 @@ class StatReport:
         }
 
 
-def named_by_pid(named: list[tuple[int, int]]) -> dict[int, int]:
-    """Bytes that slots and sessions of each process name."""
-    sums: Counter[int] = Counter()
-    for pid, nbytes in named:
-        sums[pid] += nbytes
-    return dict(sums)
+def _reported(figures: dict[str, int]) -> dict[str, int]:
+    """What the pool itself calls client_id and pid is the client's own already."""
+    return {name: value for name, value in figures.items() if name not in ("client_id", "pid")}
 
 
 def _sums(clients: list[dict[str, Any]], past: dict[str, int]) -> dict[str, Any]:
     """Of all clients since the server started, those that are no more included."""
-    sums = {word: past.get(word, 0) + sum(client[word] for client in clients) for word in SUMMED}
-    asked = sums["hits"] + sums["misses"]
-    return {**sums, "hit_ratio": round(sums["hits"] / asked, 6) if asked else None}
+    sums = {name: past.get(name, 0) + sum(client[name] for client in clients) for name in SUMMED}
+    return {**sums, "hit_ratio": round(sums["hits"] / sums["gets"], 6) if sums["gets"] else None}

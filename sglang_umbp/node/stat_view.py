@@ -7,19 +7,7 @@ from typing import Any
 from ..setting_kinds import size_text
 
 Figures = dict[str, Any]
-CLIENT_HEADER = (
-    "client",
-    "pid",
-    "label",
-    "state",
-    "named",
-    "pinned",
-    "reserved",
-    "quarantined",
-    "hits",
-    "misses",
-    "read",
-)
+CLIENT_HEADER = tuple("client pid label state named pinned reserved quarantined gets hits read".split())
 
 
 def view(now: Figures, before: Figures | None) -> list[str]:
@@ -32,29 +20,29 @@ def view(now: Figures, before: Figures | None) -> list[str]:
         f"of {size_text(memory['capacity_bytes'])}",
         f"objects   {memory['objects']} of {memory['index_entries']}; {memory['evicted']} evicted "
         f"({size_text(memory['evicted_bytes'])})",
-        f"reads     {_ratio(reads['hit_ratio'])} of {reads['hits'] + reads['misses']} keys hit, "
+        f"reads     {_ratio(reads['hit_ratio'])} of {reads['gets']} keys hit, "
         f"{size_text(reads['bytes_read'])}{_rate(now, before, 'reads', 'bytes_read')}",
         f"puts      {_counts(now['puts'])}, {size_text(memory['bytes_written'])}"
         f"{_rate(now, before, 'memory', 'bytes_written')}",
-        *_components(now.get("components", [])),
+        *_components(now["components"]),
         "",
         *_table([CLIENT_HEADER, *(_client(client) for client in now["clients"])]),
     ]
 
 
 def _components(components: list[Figures]) -> list[str]:
-    rows = [(item["title"], str(item["objects"]), size_text(item["nbytes"])) for item in components]
+    rows = [(item["title"], str(item["objects"]), size_text(item["live_bytes"])) for item in components]
     return ["", *_table([("pool", "objects", "bytes"), *rows])] if rows else []
 
 
 def _client(client: Figures) -> tuple[str, ...]:
-    sizes = ("named_bytes", "pinned_bytes", "reserved_bytes", "quarantined_bytes")
+    sizes = ("named_bytes", "session_bytes", "reserved_bytes", "quarantined_bytes")
     return (
         *(str(client[name]) for name in ("client", "pid")),
         client["label"] or "-",
         client["state"],
         *(size_text(client[name]) for name in sizes),
-        *(str(client[name]) for name in ("hits", "misses")),
+        *(str(client[name]) for name in ("gets", "hits")),
         size_text(client["bytes_read"]),
     )
 
