@@ -51,7 +51,8 @@ UMBP_ARGUMENTS = {
     "--hicache-storage-backend": "umbp",
     "--hicache-storage-backend-extra-config": json.dumps(EXTRA_CONFIG),
 }
-FIXED_SWITCHES = ("--skip-tokenizer-init", "--enable-hierarchical-cache", "--enable-cache-report")
+# --sleep-on-idle: a scheduler polls on a whole core otherwise, beside the servers of other tests.
+FIXED_SWITCHES = ("--skip-tokenizer-init", "--enable-hierarchical-cache", "--enable-cache-report", "--sleep-on-idle")
 
 
 class ServerStartError(RuntimeError):
@@ -92,7 +93,7 @@ class SglangServer:
 
     def flush(self) -> None:
         """Empties the device cache and the host cache once the server is idle; the storage stays."""
-        _until(lambda: self._succeeds("POST", "/flush_cache"), "no flush: the server does not become idle")
+        until(lambda: self._succeeds("POST", "/flush_cache"), "no flush: the server does not become idle")
 
     def clear_storage(self) -> None:
         self.call("POST", "/hicache/storage-backend/clear")
@@ -123,7 +124,7 @@ class SglangServer:
             found.append(self.generate(prompt))
             return found[-1].from_storage >= tokens
 
-        _until(served, f"fewer than {tokens} tokens from storage", attempts=10)
+        until(served, f"fewer than {tokens} tokens from storage", attempts=10)
         return found[-1]
 
     def call(self, method: str, path: str, body: object = None) -> str:
@@ -296,7 +297,8 @@ def _wait_for_group(process: subprocess.Popen[bytes], timeout_s: float) -> None:
         time.sleep(0.1)
 
 
-def _until(condition: Any, complaint: str, attempts: int = 60, pause_s: float = 0.5) -> None:
+def until(condition: Any, complaint: str, attempts: int = 60, pause_s: float = 0.5) -> None:
+    """Returns once the condition holds. Raises AssertionError with the complaint after so many attempts."""
     for _ in range(attempts):
         if condition():
             return

@@ -1,5 +1,6 @@
 """The plugin of SGLang: what it adds, and that another SGLang is noticed with one line instead of a swallowed error."""
 
+import logging
 from importlib.metadata import entry_points
 
 import pytest
@@ -25,6 +26,16 @@ def fresh_process(monkeypatch):
     choices[:] = [word for word in choices if word != "umbp"]
     yield
     choices[:] = before
+
+
+@pytest.fixture
+def logging_as_it_was():
+    """SGLang's command line sets up the root logger, with a stream that ends with the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def added() -> list[str]:
@@ -59,7 +70,7 @@ def test_registration_adds_the_word_the_backend_and_three_hooks_once(fresh_proce
     assert capsys.readouterr().err == ""
 
 
-def test_command_line_knows_the_word(fresh_process, capsys):
+def test_command_line_knows_the_word(fresh_process, logging_as_it_was, capsys):
     command = ["--model-path", "m", "--enable-hierarchical-cache", "--hicache-storage-backend", "umbp"]
     with pytest.raises(SystemExit):
         prepare_server_args(command)

@@ -148,6 +148,14 @@ def test_one_line_says_what_was_opened_and_one_what_was_done(umbp_server):
     assert "identity" in opened
 
 
+def test_engine_in_a_program_restores_from_storage(tmp_path, tiny_model):
+    keywords = engine_keywords(tiny_model, UMBP_ARGUMENTS)
+    prompt = new_prompt(96, seed=51)
+    _, device, storage = run_engine_program(tmp_path, keywords, prompt)
+    assert (device["device"], storage["storage"]) == (cacheable(len(prompt)), cacheable(len(prompt)))
+    assert device["says"] == storage["says"]
+
+
 @pytest.fixture(scope="module")
 def two_rank_server(tmp_path_factory, tiny_model):
     """Two ranks, each with half of the heads and a pool of its own, started by `sglang serve`."""
@@ -179,11 +187,3 @@ def test_bytes_altered_in_one_rank_change_the_answer_of_both(two_rank_server):
         assert storage_hit(two_rank_server, prompt).says() != right.says()
         assert arena_from_outside.flip_signs(pid, arena) > 0
     assert storage_hit(two_rank_server, prompt).says() == right.says()
-
-
-def test_engine_in_a_program_restores_from_storage(tmp_path, tiny_model):
-    keywords = engine_keywords(tiny_model, UMBP_ARGUMENTS)
-    prompt = new_prompt(96, seed=51)
-    _, device, storage = run_engine_program(tmp_path, keywords, prompt)
-    assert (device["device"], storage["storage"]) == (cacheable(len(prompt)), cacheable(len(prompt)))
-    assert device["says"] == storage["says"]
