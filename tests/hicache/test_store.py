@@ -157,7 +157,8 @@ def test_a_look_up_beyond_the_quota_still_tells_of_every_page(host):
 def test_replicated_pools_with_several_ranks_are_refused_before_any_memory_is_taken():
     from sglang_umbp.hicache.store import UmbpStore
 
-    with pytest.raises(SettingsError, match=r"replicated over 2 .* allowed: mode='node'"):
+    refusal = pytest.raises(SettingsError, match=r"replicated over 2 .* allowed: mode='node'")
+    with published(hicache_mem_layout="page_first"), refusal:
         UmbpStore(storage_config(is_mla_model=True, tp_size=2, extra_config={"mode": "embedded"}))
 
 
