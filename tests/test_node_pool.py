@@ -404,6 +404,13 @@ def test_close_tells_the_server_and_leaves_no_descriptor_map_or_thread(lasting_c
     assert figures_of(watcher)["clients"][0]["label"] == "test"
 
 
+def test_a_capacity_that_is_not_the_servers_is_said_to_have_no_effect(lasting_client, caplog):
+    lasting_client(dram_capacity_bytes=16 * NBYTES)
+    assert "has no effect" not in caplog.text
+    lasting_client(dram_capacity_bytes=1 << 20)
+    assert "dram_capacity_bytes=1048576 has no effect" in caplog.text
+
+
 def test_threads_that_close_at_once_close_once(lasting_client):
     pool = lasting_client()
     calls = [Background(pool.close) for _ in range(8)]
