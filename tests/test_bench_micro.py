@@ -85,7 +85,17 @@ def test_put_writes_every_documented_key(tmp_path: Path) -> None:
         assert (case["ratio"] == 0) == (case["keys"] == "existing")
     assert report["failed_puts"] == 0
     assert set(report["settings"]) == {
-        *("pools", "pages", "request_bytes", "samples", "copy_threads", "seed", "cache_bytes", "footprint_caches"),
+        *(
+            "mode",
+            "pools",
+            "pages",
+            "request_bytes",
+            "samples",
+            "copy_threads",
+            "seed",
+            "cache_bytes",
+            "footprint_caches",
+        ),
     }
 
 
@@ -106,7 +116,7 @@ def test_exists_writes_every_documented_key(tmp_path: Path) -> None:
         assert_spread(report[name]["us"])
         assert_spread(report[name]["dict_us"])
         assert report[name]["ratio"] > 0
-    assert set(report["settings"]) == {"pages", "stored", "components", "samples", "cold", "seed"}
+    assert set(report["settings"]) == {"mode", "pages", "stored", "components", "samples", "cold", "seed"}
 
 
 def test_index_writes_every_documented_key(tmp_path: Path) -> None:
@@ -135,7 +145,7 @@ def test_session_writes_every_documented_key(tmp_path: Path) -> None:
         for key in ("session_us", "pin_us", "close_us", "look_ups_us"):
             assert_spread(each[key])
     assert report["failed_puts"] == report["failed_gets"] == 0
-    assert set(report["settings"]) == {"pages", "layer_group", "samples", "copy_threads", "seed"}
+    assert set(report["settings"]) == {"mode", "pages", "layer_group", "samples", "copy_threads", "seed"}
 
 
 @pytest.mark.parametrize(

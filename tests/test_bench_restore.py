@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sglang_umbp.bench import targets
+from sglang_umbp.bench import node_target
 from sglang_umbp.bench.buffers import PageBuffers, PoolBuffers
 from sglang_umbp.bench.cache_size import FALLBACK_NBYTES, last_level_cache_nbytes
 from sglang_umbp.bench.command import options_from
@@ -218,7 +218,7 @@ class LyingTarget(EmbeddedTarget):
 
 def lie(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     monkeypatch.setattr(LyingTarget, "fault", fault)
-    monkeypatch.setitem(targets.TARGETS, "embedded", LyingTarget)
+    monkeypatch.setitem(node_target.TARGETS, "embedded", LyingTarget)
 
 
 @pytest.mark.parametrize(

@@ -66,16 +66,22 @@ def test_a_setting_without_effect_is_refused():
 @pytest.mark.parametrize(
     ("config", "environ", "word"),
     [
-        ({"standalone_address": "/run/umbp"}, {}, "standalone_address"),
-        ({}, {"UMBP_STANDALONE_ADDRESS": "/run/umbp"}, "UMBP_STANDALONE_ADDRESS"),
         ({"ssd_enabled": True}, {}, "ssd_enabled"),
         ({}, {"UMBP_MASTER_ADDRESS": "host:1"}, "UMBP_MASTER_ADDRESS"),
     ],
 )
 def test_a_mode_that_this_version_lacks_is_refused_by_name(config, environ, word):
-    with pytest.raises(SettingsError, match=f"^{word}: this version has the embedded pool only"):
+    with pytest.raises(SettingsError, match=f"^{word}: this version has pools in the memory of one machine only"):
         read_settings(config, environ)
-    assert read_settings({"ssd_enabled": False}, {"UMBP_STANDALONE_ADDRESS": ""}).connector.hold_lookups == 512
+    assert read_settings({"ssd_enabled": False}, {"UMBP_MASTER_ADDRESS": ""}).connector.hold_lookups == 512
+
+
+def test_the_pool_is_the_machines_where_an_address_is_given_or_several_ranks_share_the_machine():
+    assert read_settings({"standalone_address": "unix:/run/x"}, {}).shared
+    assert read_settings({}, {"UMBP_STANDALONE_ADDRESS": "unix:/run/x"}).shared
+    assert read_settings({}, {}, ranks=2).shared
+    assert not read_settings({}, {}, ranks=1).shared
+    assert not read_settings({"mode": "embedded"}, {}, ranks=2).shared
 
 
 DYNAMIC = {"backend_name": "umbp", "module_path": "sglang_umbp.hicache.store", "class_name": "UmbpStore"}
@@ -89,8 +95,11 @@ def test_the_dynamic_backend_passes_tensors_unless_interface_v1_is_on():
 def test_ranks_of_one_machine_share_the_automatic_capacity_and_nothing_else(monkeypatch):
     monkeypatch.setattr(extra_config, "available_bytes", lambda: 64 << 30)
     monkeypatch.setattr(extra_config, "cgroup_limit", lambda: None)
+    embedded = {"mode": "embedded"}
     for config in ({}, {"dram_capacity_bytes": "auto"}, {"capacity_bytes": None}):
-        assert read_settings(config, {}, ranks=8).pool.dram_capacity_bytes == 2 << 30
-    assert read_settings({}, {"UMBP_DRAM_CAPACITY": "auto"}, ranks=2).pool.dram_capacity_bytes == 8 << 30
-    assert read_settings({"dram_capacity_bytes": "3GiB"}, {}, ranks=8).pool.dram_capacity_bytes == 3 << 30
+        assert read_settings(embedded | config, {}, ranks=8).pool.dram_capacity_bytes == 2 << 30
+        assert read_settings(config, {}, ranks=8).pool.dram_capacity_bytes is None
+    auto = {"UMBP_DRAM_CAPACITY": "auto"}
+    assert read_settings(embedded, auto, ranks=2).pool.dram_capacity_bytes == 8 << 30
+    assert read_settings(embedded | {"dram_capacity_bytes": "3GiB"}, {}, ranks=8).pool.dram_capacity_bytes == 3 << 30
     assert read_settings({}, {}, ranks=1).pool.dram_capacity_bytes is None

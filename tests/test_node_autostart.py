@@ -24,9 +24,12 @@ from sglang_umbp.open_pool import is_node, make_pool
 
 CAPACITY = 1 << 20
 RANK = """
-import json, sys, time
+import json, logging, sys
 from sglang_umbp import PoolSettings, open_pool
 settings = PoolSettings.from_env(dram_capacity_bytes=1 << 20, index_entries=256)
+logging.basicConfig(level=logging.INFO)
+print("ready", flush=True)
+sys.stdin.readline()
 pool = open_pool(settings, local_ranks=3, label=sys.argv[1])
 print(json.dumps([pool.server_pid, str(pool.path), pool.stats().capacity_bytes]), flush=True)
 sys.stdin.readline()
@@ -61,9 +64,8 @@ def _kill(pid: int) -> None:
 
 
 def start_rank(label: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", RANK, label], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", RANK, label], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def answer_of(rank: subprocess.Popen[str]) -> tuple[int, str, int]:
@@ -75,6 +77,13 @@ def answer_of(rank: subprocess.Popen[str]) -> tuple[int, str, int]:
 
 def test_ranks_that_open_at_once_get_one_server_that_outlives_them(directory):
     ranks = [start_rank(f"tp{number}") for number in range(3)]
+    for rank in ranks:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "ready\n"
+    for rank in ranks:  # all of them at once
+        assert rank.stdin is not None
+        rank.stdin.write("go\n")
+        rank.stdin.flush()
     answers = [answer_of(rank) for rank in ranks]
     assert len(set(answers)) == 1, answers
     pid, path, capacity = answers[0]
@@ -82,11 +91,12 @@ def test_ranks_that_open_at_once_get_one_server_that_outlives_them(directory):
     assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
     assert capacity == CAPACITY
     log = autostart.log_path(Path(path))
-    assert "serving at" in log.read_text()
+    assert log.read_text().count("serving at") == 1
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     for rank in ranks:
         rank.kill()
-        rank.communicate(timeout=DEADLINE_S)
+    said = "".join(rank.communicate(timeout=DEADLINE_S)[1] for rank in ranks)
+    assert said.count("started one, pid") == 1, said
     with open_pool(PoolSettings(mode="node")) as pool:
         assert isinstance(pool, NodePool)
         assert pool.server_pid == pid

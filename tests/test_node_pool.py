@@ -52,7 +52,6 @@ OpenClient = Callable[..., NodePool]
 @pytest.fixture
 def client_at() -> Iterator[OpenClient]:
     """Opens clients of the server at a path; nothing of them may be left at the end."""
-    threads = threading.active_count()
     with ExitStack() as stack:
 
         def open_client(path: Path, *, connected: bool = True, **settings: Any) -> NodePool:
@@ -63,7 +62,7 @@ def client_at() -> Iterator[OpenClient]:
             return pool
 
         yield open_client
-    assert threading.active_count() == threads, "a thread was left"
+    assert not [thread for thread in threading.enumerate() if thread.name == "umbp node client"]
 
 
 @pytest.fixture
@@ -356,6 +355,24 @@ def figures_of(pool: NodePool) -> dict[str, Any]:
     return pool._figures
 
 
+def test_what_a_put_that_ended_by_an_exception_had_reserved_is_free_again(lasting_client, monkeypatch):
+    pool = lasting_client()
+    rows = Rows(pool, 1, NBYTES)
+    seen = []
+
+    def fail(*_: object) -> None:
+        seen.append(figures_of(pool)["memory"]["reserved_bytes"])
+        raise InvalidBatchError("the memory was unregistered meanwhile")
+
+    monkeypatch.setattr("sglang_umbp.node.remote_put._copy", fail)
+    with pytest.raises(InvalidBatchError, match="meanwhile"):
+        rows.put(["a"])
+    assert seen == [NBYTES]
+    wait_until(lambda: figures_of(pool)["memory"]["reserved_bytes"] == 0)
+    monkeypatch.undo()
+    assert rows.put(["a"]) == [True]
+
+
 def test_a_client_of_another_version_is_refused_and_runs_on_as_misses(lasting_server, client_at, monkeypatch, caplog):
     monkeypatch.setattr("sglang_umbp.node.protocol.VERSION", "0.0.0/0")
     pool = client_at(lasting_server.path, connected=False)
@@ -385,6 +402,40 @@ def test_close_tells_the_server_and_leaves_no_descriptor_map_or_thread(lasting_c
     watcher.stats()
     wait_until(lambda: len(figures_of(watcher)["clients"]) == 1)
     assert figures_of(watcher)["clients"][0]["label"] == "test"
+
+
+def test_a_capacity_that_is_not_the_servers_is_said_to_have_no_effect(lasting_client, caplog):
+    lasting_client(dram_capacity_bytes=16 * NBYTES)
+    assert "has no effect" not in caplog.text
+    lasting_client(dram_capacity_bytes=1 << 20)
+    assert "dram_capacity_bytes=1048576 has no effect" in caplog.text
+
+
+def test_threads_that_close_at_once_close_once(lasting_client):
+    pool = lasting_client()
+    calls = [Background(pool.close) for _ in range(8)]
+    for call in calls:
+        call.result()
+    assert pool.closed
+
+
+def test_a_fault_while_attaching_leaves_nothing_and_is_tried_again(path, client, caplog):
+    pool = client(connected=False)
+    attach, faults = pool._keeper._publish, [True, True]
+
+    def publish(attachment: Any) -> None:
+        if faults:
+            faults.pop()
+            raise RuntimeError("planted")
+        attach(attachment)
+
+    pool._keeper._publish = publish
+    with serving(path):
+        wait_until(lambda: pool.connected)
+        assert Rows(pool, 1, NBYTES).put(["a"]) == [True]
+        wait_until(lambda: len(figures_of(pool)["clients"]) == 1)
+    assert not faults
+    assert "trying again" in caplog.text
 
 
 def test_descriptors_and_maps_do_not_grow_with_the_servers_that_came_and_went(path, client):

@@ -35,6 +35,7 @@ KEYS = {
     "mismatches",
     "failed_puts",
     "failed_gets",
+    "mode",
     "policy",
     "capacity_pages",
     "page_bytes",

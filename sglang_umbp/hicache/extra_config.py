@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import SettingsError
 from ..machine import available_bytes, cgroup_limit
+from ..open_pool import is_node
 from ..setting_kinds import Real, Text, Whole
 from ..setting_values import DEFAULT, Given, Setting, Source, setting
 from ..settings import PoolSettings
@@ -25,11 +26,9 @@ SGLANG_KEYS = frozenset(
         "tp_lcm_size interface_v1 backend_name module_path class_name"
     ).split()
 )
-# What chooses a pool for several processes or machines: refused by name, because the pool of one process instead
-# would be a cache without hits.
+# What chooses a pool for several machines, or a disk: refused by name, because a pool without would be a cache
+# without the hits that are expected of it.
 MODE_KEYS = {
-    "standalone_address": "UMBP_STANDALONE_ADDRESS",
-    "standalone_auto_start": "UMBP_STANDALONE_AUTO_START",
     "master_address": "UMBP_MASTER_ADDRESS",
     "ssd_enabled": "UMBP_SSD_ENABLED",
 }
@@ -84,6 +83,13 @@ class StoreSettings:
     connector: ConnectorSettings
     by_tensors: bool
     """Whether SGLang passes pages as tensors, one by one: the dynamic backend without interface_v1."""
+    ranks: int = 1
+    """Of this server on this machine."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether the pool is that of the machine's node server, and not one of this process."""
+        return is_node(self.pool, local_ranks=self.ranks)
 
 
 _FIELDS: dict[str, Field[Any]] = {item.name: item for item in fields(ConnectorSettings)}
@@ -98,7 +104,8 @@ def read_settings(
 ) -> StoreSettings:
     """The settings of a store. extra_config wins over the environment (of the process unless given).
 
-    ranks: processes on this machine that open a pool each; they share what a capacity of 'auto' comes to.
+    ranks: processes of this server on this machine; if each opens a pool of its own, they share what a capacity of
+    'auto' comes to.
     Raises SettingsError naming the key or variable, its value and what is allowed.
     """
     config = extra_config or {}
@@ -113,11 +120,11 @@ def read_settings(
         )
     for_pool = {name: value for name, value in config.items() if name in _POOL_NAMES}
     pool = PoolSettings.from_env(environ, for_pool)
-    if pool.dram_capacity_bytes is None and ranks > 1:
+    if pool.dram_capacity_bytes is None and ranks > 1 and not is_node(pool, local_ranks=ranks):
         for_pool = {name: value for name, value in for_pool.items() if name not in _CAPACITY_NAMES}
         pool = PoolSettings.from_env(environ, for_pool, dram_capacity_bytes=_share_of_capacity(ranks))
     dynamic = all(name in config for name in DYNAMIC_KEYS)
-    return StoreSettings(pool, _connector_settings(config, environ), dynamic and not config.get("interface_v1"))
+    return StoreSettings(pool, _connector_settings(config, environ), dynamic and not config.get("interface_v1"), ranks)
 
 
 def _share_of_capacity(ranks: int) -> int:
@@ -136,7 +143,7 @@ def _refuse_other_modes(config: Mapping[str, Any], environ: Mapping[str, str]) -
         given = name if name in config else variable
         if config.get(name, environ.get(variable)) not in (None, "", False, "0", "false"):
             raise SettingsError(
-                f"{given}: this version has the embedded pool only (one in each process); "
+                f"{given}: this version has pools in the memory of one machine only; "
                 f"allowed: leave {name} and {variable} out"
             )
 

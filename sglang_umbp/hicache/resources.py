@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from ..pool import Pool
+from ..open_pool import make_pool
 from .extra_config import StoreSettings
 from .faults import Faults
 from .held_pages import HeldPages
@@ -25,7 +25,7 @@ class Resources:
         self.faults = Faults(logger)
         self.tally = Tally()
         self.held = HeldPages(settings.connector.hold_lookups, settings.connector.hold_s)
-        self.pool = Pool(settings.pool)
+        self.pool = make_pool(settings.pool, local_ranks=settings.ranks, label=label_of(config))
         self._metrics = Metrics(settings.connector, config, self.pool, self.tally, self.faults)
 
     def open(self) -> None:
@@ -46,3 +46,13 @@ class Resources:
         self._metrics.close()
         self.held.close()
         self.pool.close()
+
+
+def label_of(config: HiCacheStorageConfig) -> str:
+    """This rank's name in `sglang-umbp stat`."""
+    parts = [f"tp{config.tp_rank}"]
+    if config.pp_size > 1:
+        parts.append(f"pp{config.pp_rank}")
+    if config.dp_rank:
+        parts.append(f"dp{config.dp_rank}")
+    return " ".join(parts)

@@ -1,4 +1,4 @@
-"""The HiCache storage backend: SGLang's calls, answered from an embedded pool. Imports sglang and torch.
+"""The HiCache storage backend: SGLang's calls, answered from a pool. Imports sglang and torch.
 
 SGLang calls look-ups, loads and backups from a thread each, and clear, close and get_stats from its scheduler. After
 the constructor and the registrations no exception leaves: a fault is a miss or a failed page, counted and logged.
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class UmbpStore(HiCacheStorage):
-    """SGLang's storage interface over one embedded pool, which lives from the constructor to ``close``."""
+    """SGLang's storage interface over one pool, this process's or the machine's, from the constructor to ``close``."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, mem_pool_host: Any = None) -> None:
         """mem_pool_host is not used: SGLang registers the host pools after construction, whatever it passes here.
@@ -47,8 +47,8 @@ class UmbpStore(HiCacheStorage):
         Raises SettingsError (a key, a variable, a mode that this version lacks), PoolMemoryError.
         """
         self.config = storage_config
-        _refuse_replicas(storage_config)
         self.settings: StoreSettings = read_settings(storage_config.extra_config, ranks=ranks_of_this_node())
+        _refuse_replicas(storage_config, self.settings)
         self._resources = Resources(self.settings, storage_config)
         self._resources.open()
         self._finalizer = weakref.finalize(self, _close, self._resources)
@@ -340,11 +340,12 @@ def _block_groups(stored: StoredPool, transfer: PoolTransfer, query: list[str]) 
     return hits.block_groups(stored.present(keys), block, group)
 
 
-def _refuse_replicas(config: HiCacheStorageConfig) -> None:
-    if config.is_mla_model and config.tp_size > 1:
+def _refuse_replicas(config: HiCacheStorageConfig, settings: StoreSettings) -> None:
+    if config.is_mla_model and config.tp_size > 1 and not settings.shared:
         raise SettingsError(
             f"this model's host pools are replicated over {config.tp_size} tensor-parallel ranks: only one rank writes "
             "and a hit is one that every rank finds, so that a pool in each process would never hit. They need one "
-            "pool for all ranks (standalone_address), which this version does not have; allowed: --tp-size 1, or "
+            "pool for all ranks; allowed: mode='node' or a standalone_address (UMBP_MODE, UMBP_STANDALONE_ADDRESS), "
+            "--tp-size 1, or "
             "attention data parallelism (--enable-dp-attention with --dp-size equal to --tp-size)"
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..node.node_pool import NodePool
 from ..pool import Pool
 from ..setting_kinds import size_text
 from .extra_config import StoreSettings, about
@@ -26,7 +27,17 @@ def opening_line(config: HiCacheStorageConfig, settings: StoreSettings, pool: Po
     page_bytes = sum(stored.page_bytes for stored in pools.values() if stored is not None)
     room = f"{size_text(capacity)}, about {capacity // page_bytes} pages of all pools" if page_bytes else "no pages"
     described = "; ".join(pool_line(name, stored) for name, stored in pools.items())
-    return f"umbp store opened: embedded, capacity {room}; {described}; {identity_text(config, settings, pools)}"
+    return (
+        f"umbp store opened: {pool_text(pool)}, capacity {room}; {described}; {identity_text(config, settings, pools)}"
+    )
+
+
+def pool_text(pool: Pool) -> str:
+    """Whose memory it is."""
+    if not isinstance(pool, NodePool):
+        return "embedded"
+    where = f"node server at unix:{pool.path}"
+    return f"{where}, pid {pool.server_pid}" if pool.connected else f"{where}, not attached: {pool.trouble}"
 
 
 def pool_line(name: str, stored: StoredPool | None) -> str:
@@ -61,6 +72,11 @@ def warnings(config: HiCacheStorageConfig, settings: StoreSettings) -> list[str]
             f"the model is the local path {config.model_name!r} and model_revision is not set: weights that change "
             "under this path would be served with the pages of the old ones from a pool that outlives them. Set "
             f"model_revision in the extra config, or {about('model_revision').variables[0]}"
+        )
+    if config.is_mla_model and settings.shared and settings.ranks < config.tp_size:
+        found.append(
+            f"only {settings.ranks} of {config.tp_size} tensor-parallel ranks run on this machine: one of them writes "
+            "pages that all of them must find, and the pool is this machine's. Pages are never found on the others"
         )
     if settings.by_tensors:
         found.append("SGLang passes pages as tensors and copies each twice: set interface_v1 to 1 in the extra config")

@@ -44,6 +44,7 @@ class Keeper:
         self._clock = clock
         self._log = LimitedLog(logger)
         self._wake = -1
+        self._wake_lock = threading.Lock()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._attachment: Attachment | None = None
@@ -76,28 +77,39 @@ class Keeper:
         if self._thread is not None:
             os.eventfd_write(self._wake, 1)
             self._thread.join()
-            os.close(self._wake)
             self._thread = None
-            self._wake = -1
+            with self._wake_lock:  # a descriptor of this number must not get what was meant for ours
+                os.close(self._wake)
+                self._wake = -1
 
     def wake(self) -> None:
         """The thread looks after the attachment now."""
-        if self._wake >= 0 and not self._stopping:
-            os.eventfd_write(self._wake, 1)
+        with self._wake_lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     # The thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._stopping:
-            attachment = self._attachment
-            if attachment is not None:
-                self._look_after(attachment)
-            elif self._try_to_attach():
+            if self._turn():
                 pause_s = FIRST_PAUSE_S
             else:
                 self._wait(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _turn(self) -> bool:
+        """Whether there was an attachment to look after, or is one now."""
+        try:
+            attachment = self._attachment
+            if attachment is None:
+                return self._try_to_attach()
+            self._look_after(attachment)
+            return True
+        except Exception:  # the thread's border: without it nobody would attach again
+            logger.exception("looking after the node server at unix:%s failed; trying again", self._path)
+            return False
 
     def _wait(self, timeout_s: float, *descriptors: int) -> None:
         poller = select.poll()
@@ -140,7 +152,11 @@ class Keeper:
             self._log.warning(kind, text, self._path, error)
             return False
         attachment.on_trouble = self.wake
-        self._publish(attachment)
+        try:
+            self._publish(attachment)
+        except BaseException:
+            attachment.detach()
+            raise
         self._attachment = attachment
         self.trouble = ""
         return True

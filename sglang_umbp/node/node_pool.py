@@ -69,6 +69,7 @@ class NodePool(Pool):
         """Of the server's socket."""
         self._keeper = Keeper(self.path, self._attach, self._publish)
         self._changing = threading.Lock()
+        self._ending = threading.Lock()
         self._regions: dict[int, int] = {}
         self._raw: Namespace | None = None
         self._process = os.getpid()
@@ -135,6 +136,11 @@ class NodePool(Pool):
         """Waits for running calls, ends all sessions, unmaps the memory, tells the server. Twice is a no-op."""
         if self.closed or os.getpid() != self._process:  # a forked child has no part in it
             return
+        with self._ending:
+            if not self.closed:
+                self._end()
+
+    def _end(self) -> None:
         if self.settings.ranged_call_debug:
             self._print_summary()
         self._keeper.stop()
@@ -196,6 +202,19 @@ class NodePool(Pool):
             size_text(attached.session_quota_bytes),
             size_text(attached.reservation_quota_bytes),
         )
+
+        self._warn_of_other_capacity(attached.capacity_bytes)
+
+    def _warn_of_other_capacity(self, capacity_bytes: int) -> None:
+        wanted = self.settings.dram_capacity_bytes
+        if wanted not in (None, capacity_bytes):
+            logger.warning(
+                "%s=%s has no effect: the node server at unix:%s was started with %d bytes",
+                self.settings.named("dram_capacity_bytes"),
+                wanted,
+                self.path,
+                capacity_bytes,
+            )
 
     def _use(self, native: _native.Pool) -> None:
         native.raw_namespace = self._raw  # type: ignore[attr-defined]  # for calls without a namespace

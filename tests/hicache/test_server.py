@@ -3,6 +3,7 @@
 The answer from storage is compared with the answer of the device hit: a cold prompt is computed in other shapes.
 """
 
+import json
 import random
 import urllib.error
 
@@ -167,11 +168,12 @@ def test_engine_in_a_program_restores_from_storage(tmp_path, tiny_model):
 
 @pytest.fixture(scope="module")
 def two_rank_server(tmp_path_factory, tiny_model):
-    """Two ranks, each with half of the heads, started by `sglang serve`."""
+    """Two ranks, each with half of the heads and a pool of its own, started by `sglang serve`."""
+    embedded = json.dumps(EXTRA_CONFIG | {"mode": "embedded"})
     with running_server(
         tmp_path_factory.mktemp("two_ranks"),
         tiny_model,
-        arguments=UMBP_ARGUMENTS | {"--tp-size": "2"},
+        arguments=UMBP_ARGUMENTS | {"--tp-size": "2", "--hicache-storage-backend-extra-config": embedded},
         environment={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"},
         launcher=("-c", "import sys; from sglang.cli.main import main; sys.exit(main())", "serve"),
     ) as server:

@@ -157,8 +157,9 @@ def test_a_look_up_beyond_the_quota_still_tells_of_every_page(host):
 def test_replicated_pools_with_several_ranks_are_refused_before_any_memory_is_taken():
     from sglang_umbp.hicache.store import UmbpStore
 
-    with pytest.raises(SettingsError, match=r"replicated over 2 .* \(standalone_address\)"):
-        UmbpStore(storage_config(is_mla_model=True, tp_size=2))
+    refusal = pytest.raises(SettingsError, match=r"replicated over 2 .* allowed: mode='node'")
+    with published(hicache_mem_layout="page_first"), refusal:
+        UmbpStore(storage_config(is_mla_model=True, tp_size=2, extra_config={"mode": "embedded"}))
 
 
 def test_sharded_pools_with_several_ranks_and_replicated_ones_with_one_rank_open(host):
@@ -199,7 +200,7 @@ def test_stores_of_another_identity_over_one_pool_miss_each_others_pages(host, m
     from sglang_umbp.hicache import resources
 
     shared = stores.SharedPool(dram_capacity_bytes=1 << 20)
-    monkeypatch.setattr(resources, "Pool", lambda settings: shared)
+    monkeypatch.setattr(resources, "make_pool", lambda settings, **_: shared)
     keys = stores.page_hashes(2)
     try:
         with stores.opened_store(host, **one) as writer, stores.opened_store(host, **other) as reader:
