@@ -34,6 +34,10 @@ def test_keys_of_sglang_pass():
     assert read_settings(dict.fromkeys(SGLANG_KEYS, 1), {}).connector.hold_lookups == 512
 
 
+def test_what_sglang_adds_for_file_storage_path_passes():
+    assert read_settings({"file_storage_path": "/somewhere"}, {}).connector.hold_lookups == 512
+
+
 def test_an_unknown_key_is_refused_with_the_known_ones():
     with pytest.raises(SettingsError) as refusal:
         read_settings({"dram_capacity": 1, "tags": 2}, {})
@@ -75,7 +79,12 @@ def test_a_setting_without_effect_is_refused():
 def test_a_mode_that_this_version_lacks_is_refused_by_name(config, environ, word):
     with pytest.raises(SettingsError, match=f"^{word}: this version has the embedded pool only"):
         read_settings(config, environ)
-    assert read_settings({"ssd_enabled": False}, {"UMBP_STANDALONE_ADDRESS": ""}).connector.hold_lookups == 512
+
+
+@pytest.mark.parametrize("no", [False, None, 0, "", "0", "False", "no", "OFF"])
+def test_a_mode_that_is_off_is_no_mode(no):
+    environ = {"UMBP_STANDALONE_ADDRESS": ""} | ({} if no is None else {"UMBP_SSD_ENABLED": str(no)})
+    assert read_settings({"standalone_auto_start": no}, environ).connector.hold_lookups == 512
 
 
 DYNAMIC = {"backend_name": "umbp", "module_path": "sglang_umbp.hicache.store", "class_name": "UmbpStore"}

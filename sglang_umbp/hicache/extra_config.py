@@ -18,11 +18,12 @@ from ..setting_values import DEFAULT, Given, Setting, Source, setting
 from ..settings import PoolSettings
 from ..sizing import Memory, default_capacity_bytes
 
-# SGLang takes most of these out before a store sees them; not on every way to it.
+# SGLang takes most of these out before a store sees them; not on every way to it. file_storage_path it puts in by
+# itself, for any backend, if it was started with --file-storage-path.
 SGLANG_KEYS = frozenset(
     (
         "prefetch_threshold prefetch_timeout_base prefetch_timeout_per_ki_token hicache_storage_pass_prefix_keys "
-        "tp_lcm_size interface_v1 backend_name module_path class_name"
+        "tp_lcm_size interface_v1 backend_name module_path class_name file_storage_path"
     ).split()
 )
 # What chooses a pool for several processes or machines: refused by name, because the pool of one process instead
@@ -134,7 +135,8 @@ def about(name: str) -> Setting:
 def _refuse_other_modes(config: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     for name, variable in MODE_KEYS.items():
         given = name if name in config else variable
-        if config.get(name, environ.get(variable)) not in (None, "", False, "0", "false"):
+        value = config.get(name, environ.get(variable))
+        if value is not None and str(value).strip().lower() not in ("", "0", "false", "no", "off"):
             raise SettingsError(
                 f"{given}: this version has the embedded pool only (one in each process); "
                 f"allowed: leave {name} and {variable} out"
