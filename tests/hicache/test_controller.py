@@ -96,6 +96,13 @@ def test_a_failed_attachment_leaves_no_store_behind():
         assert threading.active_count() == before
 
 
+def test_replicated_pages_of_several_ranks_are_refused_by_what_sglang_says_of_the_model():
+    with published(tp_size=2, hicache_mem_layout="page_first_direct", hicache_io_backend="direct"):
+        device, host = pools("mla", "page_first_direct")
+        with pytest.raises(ValueError, match="standalone_address"), controllers.controller_over(device, host):
+            pass
+
+
 # SGLang's failure injector --------------------------------------------------------------------------------
 
 
@@ -179,6 +186,7 @@ def one_operation(controller, prompts, stored: set[str], number: int) -> str:
     operation, completed, _ = controllers.prefetch(controller, f"request {number}", tokens)
     pages = completed // prompts.page_size
     assert completed <= operation.storage_hit_count
+    assert operation.hash_value == hashes[: operation.storage_hit_count // prompts.page_size]
     assert set(operation.hash_value) <= stored
     if operation.host_indices is not None:
         loaded = operation.host_indices[:completed]

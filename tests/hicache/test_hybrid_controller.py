@@ -6,6 +6,8 @@ import pytest
 import stores
 from context import published
 
+from sglang_umbp import SettingsError, UnsupportedHostPoolError
+
 PAGE = cpu_pools.V4_PAGE_TOKENS
 CHAIN = ("deepseek_v4_c4", "deepseek_v4_c4_indexer", "deepseek_v4_c128")
 STATES = ("deepseek_v4_c4_state", "deepseek_v4_c4_indexer_state")
@@ -145,7 +147,6 @@ def attach(stack):
 
 
 def test_a_side_pool_that_is_refused_leaves_no_memory_behind_and_the_next_attachment_works(stack, monkeypatch):
-    from sglang_umbp import UnsupportedHostPoolError
     from sglang_umbp.hicache import store as store_module
 
     stack.controller.detach_storage_backend()
@@ -165,3 +166,16 @@ def test_a_side_pool_that_is_refused_leaves_no_memory_behind_and_the_next_attach
     stack.controller.detach_storage_backend()
     attach(stack)
     assert not stack.controller.storage_backend._pool.closed
+
+
+def test_the_group_of_several_ranks_is_refused_by_what_sglang_says_of_the_model():
+    with (
+        published(tp_size=2, hicache_mem_layout="page_first_direct", hicache_io_backend="direct"),
+        pytest.raises(SettingsError, match="standalone_address"),
+    ):
+        cpu_pools.deepseek_v4_stack(
+            cpu_pools.deepseek_v4_device_pool(),
+            storage_backend="dynamic",
+            prefetch_threshold=PAGE,
+            storage_backend_extra_config=dict(controllers.DYNAMIC),
+        )
