@@ -61,10 +61,19 @@ def test_a_bad_value_is_refused_with_its_name_and_what_is_allowed(config, enviro
     assert all(word in str(refusal.value) for word in words), refusal.value
 
 
-def test_a_setting_without_effect_is_refused():
-    with pytest.raises(SettingsError, match="hold_s has no effect with hold_lookups=0"):
-        read_settings({"hold_lookups": 0, "hold_s": 5}, {})
+@pytest.mark.parametrize(
+    ("config", "environ", "word"),
+    [
+        ({"hold_s": 5}, {}, "hold_s"),
+        ({"session_quota_bytes": "1GiB"}, {}, "session_quota_bytes"),
+        ({}, {"UMBP_SESSION_QUOTA_BYTES": "1GiB"}, "UMBP_SESSION_QUOTA_BYTES"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(config, environ, word):
+    with pytest.raises(SettingsError, match=f"^{word} has no effect with hold_lookups=0"):
+        read_settings({"hold_lookups": 0} | config, environ)
     assert read_settings({"hold_lookups": 0}, {}).connector.hold_lookups == 0
+    assert read_settings(config, environ).connector.hold_lookups == 512
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,11 @@ def read_settings(
     if pool.dram_capacity_bytes is None and ranks > 1:
         for_pool = {name: value for name, value in for_pool.items() if name not in _CAPACITY_NAMES}
         pool = PoolSettings.from_env(environ, for_pool, dram_capacity_bytes=_share_of_capacity(ranks))
+    connector = _connector_settings(config, environ)
+    if connector.hold_lookups == 0 and pool.session_quota_bytes is not None:
+        raise _without_effect(pool.named("session_quota_bytes"))
     dynamic = all(name in config for name in DYNAMIC_KEYS)
-    return StoreSettings(pool, _connector_settings(config, environ), dynamic and not config.get("interface_v1"))
+    return StoreSettings(pool, connector, dynamic and not config.get("interface_v1"))
 
 
 def _share_of_capacity(ranks: int) -> int:
@@ -147,8 +150,12 @@ def _connector_settings(config: Mapping[str, Any], environ: Mapping[str, str]) -
     given = {name: _given(name, config, environ) for name in _FIELDS}
     settings = ConnectorSettings(**{name: value.parsed(about(name)) for name, value in given.items()})  # type: ignore[arg-type]
     if settings.hold_lookups == 0 and given["hold_s"].source is not DEFAULT:
-        raise SettingsError(f"{given['hold_s'].source.name} has no effect with hold_lookups=0; allowed: leave one out")
+        raise _without_effect(given["hold_s"].source.name)
     return settings
+
+
+def _without_effect(name: str) -> SettingsError:
+    return SettingsError(f"{name} has no effect with hold_lookups=0; allowed: leave one out")
 
 
 def _given(name: str, config: Mapping[str, Any], environ: Mapping[str, str]) -> Given:
