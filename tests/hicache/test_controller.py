@@ -134,26 +134,10 @@ class Prompts:
         return sum(a != self.content(key).numpy().tobytes() for a, key in zip(got, hashes, strict=True))
 
 
-def count_injections(monkeypatch) -> list[str]:
-    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageFailureInjector
-
-    injected: list[str] = []
-    decide = HiCacheStorageFailureInjector._inject_failure
-
-    def counting(self, name):
-        if decide(self, name):
-            injected.append(name)
-            return True
-        return False
-
-    monkeypatch.setattr(HiCacheStorageFailureInjector, "_inject_failure", counting)
-    return injected
-
-
 def test_two_hundred_operations_with_injected_delays_and_failures(monkeypatch):
     from sglang.srt.environ import envs
 
-    injected = count_injections(monkeypatch)
+    injected = controllers.count_injections(monkeypatch)
     with (
         envs.SGLANG_TEST_HICACHE_BACKEND_RANDOM_DELAY.override(0.003),
         envs.SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE.override(0.05),
