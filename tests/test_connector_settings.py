@@ -34,6 +34,10 @@ def test_keys_of_sglang_pass():
     assert read_settings(dict.fromkeys(SGLANG_KEYS, 1), {}).connector.hold_lookups == 512
 
 
+def test_what_sglang_adds_for_file_storage_path_passes():
+    assert read_settings({"file_storage_path": "/somewhere"}, {}).connector.hold_lookups == 512
+
+
 def test_an_unknown_key_is_refused_with_the_known_ones():
     with pytest.raises(SettingsError) as refusal:
         read_settings({"dram_capacity": 1, "tags": 2}, {})
@@ -57,10 +61,19 @@ def test_a_bad_value_is_refused_with_its_name_and_what_is_allowed(config, enviro
     assert all(word in str(refusal.value) for word in words), refusal.value
 
 
-def test_a_setting_without_effect_is_refused():
-    with pytest.raises(SettingsError, match="hold_s has no effect with hold_lookups=0"):
-        read_settings({"hold_lookups": 0, "hold_s": 5}, {})
+@pytest.mark.parametrize(
+    ("config", "environ", "word"),
+    [
+        ({"hold_s": 5}, {}, "hold_s"),
+        ({"session_quota_bytes": "1GiB"}, {}, "session_quota_bytes"),
+        ({}, {"UMBP_SESSION_QUOTA_BYTES": "1GiB"}, "UMBP_SESSION_QUOTA_BYTES"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(config, environ, word):
+    with pytest.raises(SettingsError, match=f"^{word} has no effect with hold_lookups=0"):
+        read_settings({"hold_lookups": 0} | config, environ)
     assert read_settings({"hold_lookups": 0}, {}).connector.hold_lookups == 0
+    assert read_settings(config, environ).connector.hold_lookups == 512
 
 
 @pytest.mark.parametrize(
@@ -82,6 +95,13 @@ def test_the_pool_is_the_machines_where_an_address_is_given_or_several_ranks_sha
     assert read_settings({}, {}, ranks=2).shared
     assert not read_settings({}, {}, ranks=1).shared
     assert not read_settings({"mode": "embedded"}, {}, ranks=2).shared
+
+
+
+@pytest.mark.parametrize("no", [False, None, 0, "", "0", "False", "no", "OFF"])
+def test_a_mode_that_is_off_is_no_mode(no):
+    environ = {"UMBP_STANDALONE_ADDRESS": ""} | ({} if no is None else {"UMBP_SSD_ENABLED": str(no)})
+    assert read_settings({"standalone_auto_start": no}, environ).connector.hold_lookups == 512
 
 
 DYNAMIC = {"backend_name": "umbp", "module_path": "sglang_umbp.hicache.store", "class_name": "UmbpStore"}

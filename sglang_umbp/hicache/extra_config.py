@@ -19,11 +19,12 @@ from ..setting_values import DEFAULT, Given, Setting, Source, setting
 from ..settings import PoolSettings
 from ..sizing import Memory, default_capacity_bytes
 
-# SGLang takes most of these out before a store sees them; not on every way to it.
+# SGLang takes most of these out before a store sees them; not on every way to it. file_storage_path it puts in by
+# itself, for any backend, if it was started with --file-storage-path.
 SGLANG_KEYS = frozenset(
     (
         "prefetch_threshold prefetch_timeout_base prefetch_timeout_per_ki_token hicache_storage_pass_prefix_keys "
-        "tp_lcm_size interface_v1 backend_name module_path class_name"
+        "tp_lcm_size interface_v1 backend_name module_path class_name file_storage_path"
     ).split()
 )
 # What chooses a pool for several machines, or a disk: refused by name, because a pool without would be a cache
@@ -123,8 +124,11 @@ def read_settings(
     if pool.dram_capacity_bytes is None and ranks > 1 and not is_node(pool, local_ranks=ranks):
         for_pool = {name: value for name, value in for_pool.items() if name not in _CAPACITY_NAMES}
         pool = PoolSettings.from_env(environ, for_pool, dram_capacity_bytes=_share_of_capacity(ranks))
+    connector = _connector_settings(config, environ)
+    if connector.hold_lookups == 0 and pool.session_quota_bytes is not None:
+        raise _without_effect(pool.named("session_quota_bytes"))
     dynamic = all(name in config for name in DYNAMIC_KEYS)
-    return StoreSettings(pool, _connector_settings(config, environ), dynamic and not config.get("interface_v1"), ranks)
+    return StoreSettings(pool, connector, dynamic and not config.get("interface_v1"), ranks)
 
 
 def _share_of_capacity(ranks: int) -> int:
@@ -141,7 +145,8 @@ def about(name: str) -> Setting:
 def _refuse_other_modes(config: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     for name, variable in MODE_KEYS.items():
         given = name if name in config else variable
-        if config.get(name, environ.get(variable)) not in (None, "", False, "0", "false"):
+        value = config.get(name, environ.get(variable))
+        if value is not None and str(value).strip().lower() not in ("", "0", "false", "no", "off"):
             raise SettingsError(
                 f"{given}: this version has pools in the memory of one machine only; "
                 f"allowed: leave {name} and {variable} out"
@@ -152,8 +157,12 @@ def _connector_settings(config: Mapping[str, Any], environ: Mapping[str, str]) -
     given = {name: _given(name, config, environ) for name in _FIELDS}
     settings = ConnectorSettings(**{name: value.parsed(about(name)) for name, value in given.items()})  # type: ignore[arg-type]
     if settings.hold_lookups == 0 and given["hold_s"].source is not DEFAULT:
-        raise SettingsError(f"{given['hold_s'].source.name} has no effect with hold_lookups=0; allowed: leave one out")
+        raise _without_effect(given["hold_s"].source.name)
     return settings
+
+
+def _without_effect(name: str) -> SettingsError:
+    return SettingsError(f"{name} has no effect with hold_lookups=0; allowed: leave one out")
 
 
 def _given(name: str, config: Mapping[str, Any], environ: Mapping[str, str]) -> Given:

@@ -37,9 +37,13 @@ class Relied:
 
     def differences(self) -> Iterator[str]:
         try:
-            function = inspect.getattr_static(pkgutil.resolve_name(self._owner), self.name.rpartition(".")[2])
-        except (ImportError, AttributeError):
+            owner = pkgutil.resolve_name(f"{self.module}:{self.name.rpartition('.')[0]}")
+            function = inspect.getattr_static(owner, self.name.rpartition(".")[2])
+        except AttributeError:
             yield f"{self.target} is not there"
+            return
+        except Exception as error:
+            yield self._import_failure(error)
             return
         function = inspect.unwrap(getattr(function, "__func__", function))
         found = list(inspect.signature(function).parameters.values())
@@ -49,9 +53,11 @@ class Relied:
         for name in sorted(set(self.uses) - set(function.__code__.co_names)):
             yield f"{self.target} does not use {name}"
 
-    @property
-    def _owner(self) -> str:
-        return f"{self.module}:{self.name.rpartition('.')[0]}"
+    def _import_failure(self, error: Exception) -> str:
+        """The module is gone, or it is there and something that it needs is missing."""
+        if isinstance(error, ModuleNotFoundError) and f"{self.module}.".startswith(f"{error.name}."):
+            return f"{self.target} is not there"
+        return f"{self.module} cannot be imported ({type(error).__name__}: {' '.join(str(error).split())})"
 
 
 CREATE_BACKEND = Relied(
@@ -95,7 +101,7 @@ RELIED = (
 
 def differences() -> list[str]:
     """What this SGLang has otherwise than the tested versions, a phrase each; empty if the hooks fit."""
-    return [difference for relied in RELIED for difference in relied.differences()]
+    return list(dict.fromkeys(difference for relied in RELIED for difference in relied.differences()))
 
 
 def install_hooks() -> None:

@@ -57,8 +57,8 @@ def _complain(problem: str) -> None:
     except PackageNotFoundError:
         found = "of an unknown version"
     print(
-        f"sglang-umbp: --hicache-storage-backend umbp is not available: SGLang {found} differs from the tested "
-        f"{', '.join(TESTED_SGLANG)}: {problem}",
+        f"sglang-umbp: --hicache-storage-backend umbp is not available with SGLang {found} here "
+        f"(tested: {', '.join(TESTED_SGLANG)}): {problem}",
         file=sys.stderr,
         flush=True,
     )

@@ -96,6 +96,23 @@ def storage_threads(controller) -> list[threading.Thread]:
     return [getattr(controller, name) for name in names]
 
 
+def count_injections(monkeypatch) -> list[str]:
+    """The calls that SGLang's failure injector lets fail from now on."""
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageFailureInjector
+
+    injected: list[str] = []
+    decide = HiCacheStorageFailureInjector._inject_failure
+
+    def counting(self, name):
+        if decide(self, name):
+            injected.append(name)
+            return True
+        return False
+
+    monkeypatch.setattr(HiCacheStorageFailureInjector, "_inject_failure", counting)
+    return injected
+
+
 def device_buffers(device_pool) -> list[torch.Tensor]:
     if hasattr(device_pool, "k_buffer"):
         return device_pool.k_buffer + device_pool.v_buffer

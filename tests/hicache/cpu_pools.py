@@ -95,14 +95,14 @@ def deepseek_v4_device_pool(pages: int = 8):
     )
 
 
-def mha_host_pool(device_pool, layout: str, ratio: float = 2.0):
+def mha_host_pool(device_pool, layout: str, ratio: float = 2.0, *, page_size: int | None = None):
     from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 
     return MHATokenToKVPoolHost(
         device_pool.get_device_pool_infos()[0].buffer_info,
         ratio,
         0,
-        device_pool.page_size,
+        page_size or device_pool.page_size,
         layout,
         pin_memory=False,
         device_capacity_tokens=device_pool.size,

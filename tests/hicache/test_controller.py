@@ -96,6 +96,13 @@ def test_a_failed_attachment_leaves_no_store_behind():
         assert threading.active_count() == before
 
 
+def test_replicated_pages_of_several_ranks_are_refused_by_what_sglang_says_of_the_model():
+    with published(tp_size=2, hicache_mem_layout="page_first_direct", hicache_io_backend="direct"):
+        device, host = pools("mla", "page_first_direct")
+        with pytest.raises(ValueError, match="standalone_address"), controllers.controller_over(device, host):
+            pass
+
+
 # SGLang's failure injector --------------------------------------------------------------------------------
 
 
@@ -127,26 +134,10 @@ class Prompts:
         return sum(a != self.content(key).numpy().tobytes() for a, key in zip(got, hashes, strict=True))
 
 
-def count_injections(monkeypatch) -> list[str]:
-    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageFailureInjector
-
-    injected: list[str] = []
-    decide = HiCacheStorageFailureInjector._inject_failure
-
-    def counting(self, name):
-        if decide(self, name):
-            injected.append(name)
-            return True
-        return False
-
-    monkeypatch.setattr(HiCacheStorageFailureInjector, "_inject_failure", counting)
-    return injected
-
-
 def test_two_hundred_operations_with_injected_delays_and_failures(monkeypatch):
     from sglang.srt.environ import envs
 
-    injected = count_injections(monkeypatch)
+    injected = controllers.count_injections(monkeypatch)
     with (
         envs.SGLANG_TEST_HICACHE_BACKEND_RANDOM_DELAY.override(0.003),
         envs.SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE.override(0.05),
@@ -179,6 +170,7 @@ def one_operation(controller, prompts, stored: set[str], number: int) -> str:
     operation, completed, _ = controllers.prefetch(controller, f"request {number}", tokens)
     pages = completed // prompts.page_size
     assert completed <= operation.storage_hit_count
+    assert operation.hash_value == hashes[: operation.storage_hit_count // prompts.page_size]
     assert set(operation.hash_value) <= stored
     if operation.host_indices is not None:
         loaded = operation.host_indices[:completed]

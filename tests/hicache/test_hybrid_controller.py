@@ -1,10 +1,15 @@
 """SGLang's real HybridCacheController over the store: the DeepSeek-V4 group, pool by pool, through v2."""
 
+import random
+
 import controllers
 import cpu_pools
 import pytest
 import stores
+import torch
 from context import published
+
+from sglang_umbp import SettingsError, UnsupportedHostPoolError
 
 PAGE = cpu_pools.V4_PAGE_TOKENS
 CHAIN = ("deepseek_v4_c4", "deepseek_v4_c4_indexer", "deepseek_v4_c128")
@@ -145,7 +150,6 @@ def attach(stack):
 
 
 def test_a_side_pool_that_is_refused_leaves_no_memory_behind_and_the_next_attachment_works(stack, monkeypatch):
-    from sglang_umbp import UnsupportedHostPoolError
     from sglang_umbp.hicache import store as store_module
 
     stack.controller.detach_storage_backend()
@@ -165,3 +169,110 @@ def test_a_side_pool_that_is_refused_leaves_no_memory_behind_and_the_next_attach
     stack.controller.detach_storage_backend()
     attach(stack)
     assert not stack.controller.storage_backend._pool.closed
+
+
+def test_the_group_of_several_ranks_is_refused_by_what_sglang_says_of_the_model():
+    with (
+        published(tp_size=2, hicache_mem_layout="page_first_direct", hicache_io_backend="direct"),
+        pytest.raises(SettingsError, match="standalone_address"),
+    ):
+        cpu_pools.deepseek_v4_stack(
+            cpu_pools.deepseek_v4_device_pool(),
+            storage_backend="dynamic",
+            prefetch_threshold=PAGE,
+            storage_backend_extra_config=dict(controllers.DYNAMIC),
+        )
+
+
+# SGLang's failure injector --------------------------------------------------------------------------------
+
+
+class Group:
+    """Prompts that share prefixes, and the bytes that belong to each page of each pool."""
+
+    def __init__(self, stack) -> None:
+        self.stack = stack
+        self.chance = random.Random(11)
+        self.stored = set()
+        self.contents = {}
+
+    def draw(self):
+        family, pages = self.chance.randrange(3), self.chance.randint(1, 4)
+        tokens = list(range(family * 100_000, family * 100_000 + pages * PAGE))
+        return tokens, controllers.hashes_of(tokens, PAGE)
+
+    def content(self, name, key):
+        if (name, key) not in self.contents:
+            size = len(stores.page_bytes(pool(self.stack, name), 0))
+            self.contents[name, key] = random.Random(name + key).randbytes(size)
+        return self.contents[name, key]
+
+    def places(self, anchor, hashes, window, window_keys):
+        """Pool, row and page hash of every page with these host indices."""
+        chain = [
+            (name, index, key) for name in CHAIN for index, key in zip(anchor[::PAGE].tolist(), hashes, strict=True)
+        ]
+        side = zip(window[::PAGE].tolist(), window_keys, strict=True) if len(window_keys) else ()
+        return chain + [(name, index, key) for index, key in side for name in ("swa", *STATES)]
+
+    def back_up(self):
+        tokens, hashes = self.draw()
+        anchor, window = self.stack.group.alloc(len(tokens)), pool(self.stack, "swa").alloc(PAGE)
+        for name, index, key in self.places(anchor, hashes, window, hashes[-1:]):
+            data = torch.frombuffer(bytearray(self.content(name, key)), dtype=torch.uint8)
+            host = pool(self.stack, name)
+            host.set_from_flat_data_page(index, data.view(host.dtype))
+        done = controllers.back_up(
+            self.stack.controller, anchor, tokens, hashes, extra_pools=transfers(hashes[-1:], window)
+        )
+        self.stored.update(hashes)
+        self.stack.group.free(anchor)
+        pool(self.stack, "swa").free(window)
+        return "backed up" if done.completed_tokens else "not backed up"
+
+    def load(self, number):
+        tokens, hashes = self.draw()
+        operation, completed, side_pools = controllers.prefetch(
+            self.stack.controller, handle(f"request {number}"), tokens, extra_pools=transfers(["?"])
+        )
+        found, pages = operation.storage_hit_count // PAGE, completed // PAGE
+        assert operation.hash_value == hashes[:found]
+        assert set(operation.hash_value) <= self.stored
+        if not found:
+            return "not loaded"
+        swa = next(transfer for transfer in operation.pool_transfers if transfer.name.value == "swa")
+        window_keys = hashes[found - 1 : found] if all(side_pools.get(name) for name in ("swa", *STATES)) else []
+        assert pages == found or not window_keys, "a window was loaded behind a page that was not"
+        for name, index, key in self.places(
+            operation.host_indices[:completed], hashes[:pages], swa.host_indices, window_keys
+        ):
+            assert stores.page_bytes(pool(self.stack, name), index // PAGE) == self.content(name, key)
+        self.stack.group.free(operation.host_indices)
+        pool(self.stack, "swa").free(swa.host_indices)
+        return "loaded" if window_keys else "loaded in part" if pages else "not loaded"
+
+
+def test_injected_failures_leave_a_common_prefix_and_the_right_bytes_in_every_pool(monkeypatch):
+    from sglang.srt.environ import envs
+
+    injected = controllers.count_injections(monkeypatch)
+    with (
+        envs.SGLANG_TEST_HICACHE_BACKEND_RANDOM_DELAY.override(0.003),
+        envs.SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE.override(0.05),
+        published(hicache_mem_layout="page_first_direct", hicache_io_backend="direct"),
+    ):
+        built = cpu_pools.deepseek_v4_stack(
+            cpu_pools.deepseek_v4_device_pool(),
+            storage_backend="dynamic",
+            prefetch_threshold=PAGE,
+            storage_backend_extra_config=dict(controllers.DYNAMIC),
+        )
+        try:
+            group = Group(built)
+            outcomes = [group.load(number) if number % 2 else group.back_up() for number in range(200)]
+            assert all(thread.is_alive() for thread in controllers.storage_threads(built.controller))
+        finally:
+            built.controller.detach_storage_backend()
+    assert injected, "nothing was injected"
+    assert outcomes.count("backed up") > 50
+    assert outcomes.count("loaded") > 20

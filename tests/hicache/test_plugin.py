@@ -127,6 +127,18 @@ def test_missing_module_is_one_line(fresh_process, monkeypatch, capsys):
     assert "sglang.srt.not_there.Factory.create is not there" in refused(capsys)
 
 
+def test_module_that_cannot_be_imported_is_named_once_with_the_reason(fresh_process, monkeypatch, tmp_path, capsys):
+    """What SGLang needs and lacks, such as its kernels, is not taken for another SGLang."""
+    (tmp_path / "needs_more.py").write_text("import kernels_that_are_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    more = (hooks.Relied("needs_more", "One.create", ()), hooks.Relied("needs_more", "Two.create", ()))
+    monkeypatch.setattr(hooks, "RELIED", (*hooks.RELIED, *more))
+    line = refused(capsys)
+    assert line.count("needs_more cannot be imported") == 1
+    assert "No module named 'kernels_that_are_not_there'" in line
+    assert "is not there" not in line
+
+
 def test_flag_without_choices_is_one_line(fresh_process, monkeypatch, capsys):
     choices = plugin.storage_backend_choices()
     with monkeypatch.context() as patch:

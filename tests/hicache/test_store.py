@@ -185,6 +185,26 @@ def test_ranks_of_this_node_are_those_that_sglang_starts_on_it(told, ranks):
         assert ranks_of_this_node() == ranks
 
 
+@pytest.fixture
+def shared_pool(monkeypatch):
+    """Every store of the test opens this pool, as ranks and servers would that share one."""
+    from sglang_umbp.hicache import resources
+
+    shared = stores.SharedPool(dram_capacity_bytes=1 << 20)
+    monkeypatch.setattr(resources, "make_pool", lambda settings, **_: shared)
+    yield shared
+    shared.really_close()
+
+
+def assert_missed(writer, writers_host, reader, readers_host):
+    """What one store puts is not there for the other, under the same page hashes."""
+    keys = stores.page_hashes(2)
+    assert writer.batch_set_v1(keys, stores.indices_of(writers_host, 0, 1)) == [True, True]
+    assert writer.batch_exists(keys) == 2
+    assert reader.batch_exists(keys) == 0
+    assert reader.batch_get_v1(keys, stores.indices_of(readers_host, 0, 1)) == [False, False]
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -192,25 +212,27 @@ def test_ranks_of_this_node_are_those_that_sglang_starts_on_it(told, ranks):
         ({}, {"extra_backend_tag": "blue"}),
         ({}, {"config": {"model_name": "tiny/other"}}),
         ({"config": {"tp_size": 2}}, {"config": {"tp_size": 2, "tp_rank": 1}}),
+        ({"config": {"tp_size": 2}}, {"config": {"tp_size": 4}}),
         ({}, {"config": {"dp_rank": 1}}),
         ({"config": {"pp_size": 2}}, {"config": {"pp_size": 2, "pp_rank": 1}}),
+        ({"config": {"attn_cp_size": 2}}, {"config": {"attn_cp_size": 2, "attn_cp_rank": 1}}),
     ],
 )
-def test_stores_of_another_identity_over_one_pool_miss_each_others_pages(host, monkeypatch, one, other):
-    from sglang_umbp.hicache import resources
+def test_stores_of_another_identity_over_one_pool_miss_each_others_pages(host, shared_pool, one, other):
+    with stores.opened_store(host, **one) as writer, stores.opened_store(host, **other) as reader:
+        assert_missed(writer, host, reader, host)
+        with stores.opened_store(host, **one) as same:
+            assert same.batch_exists(stores.page_hashes(2)) == 2
 
-    shared = stores.SharedPool(dram_capacity_bytes=1 << 20)
-    monkeypatch.setattr(resources, "make_pool", lambda settings, **_: shared)
-    keys = stores.page_hashes(2)
-    try:
-        with stores.opened_store(host, **one) as writer, stores.opened_store(host, **other) as reader:
-            assert writer.batch_set_v1(keys, stores.indices_of(host, 0, 1)) == [True, True]
-            assert reader.batch_exists(keys) == 0
-            assert reader.batch_get_v1(keys, stores.indices_of(host, 0, 1)) == [False, False]
-            with stores.opened_store(host, **one) as same:
-                assert same.batch_exists(keys) == 2
-    finally:
-        shared.really_close()
+
+@pytest.mark.parametrize(
+    ("shape", "page_size"), [({"dtype": torch.float16}, 16), ({"heads": 2}, 32), ({"heads": 2, "head_dim": 64}, 16)]
+)
+def test_pages_of_as_many_bytes_of_another_type_or_size_are_missed(host, shared_pool, shape, page_size):
+    other = cpu_pools.mha_host_pool(cpu_pools.mha_device_pool(**shape), "page_first", page_size=page_size)
+    assert len(stores.page_bytes(other, 0)) == len(stores.page_bytes(host, 0))
+    with stores.opened_store(host) as writer, stores.opened_store(other) as reader:
+        assert_missed(writer, host, reader, other)
 
 
 # Nothing is skipped in silence, nothing is raised ---------------------------------------------------------
