@@ -297,10 +297,10 @@ class UmbpStore(HiCacheStorage):
     # The rest --------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Removes every page; backups in progress fail."""
+        """Removes every page, those held for a load too; backups in progress fail."""
         try:
-            self._held.close()
             self._pool.clear()
+            self._held.close()  # after it: a session keeps its pages, and one that began before is not added any more
         except Exception as error:
             self._faults.caught("clear", error)
 

@@ -432,6 +432,31 @@ def test_clear_removes_every_page_and_the_store_goes_on(store, host):
     assert store.batch_set_v1(keys, stores.indices_of(host, 0, 1)) == [True, True]
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_look_up_that_a_clear_overtakes_leads_to_no_page_of_before(store, host, monkeypatch, moment):
+    keys = stores.page_hashes(2)
+    store.batch_set_v1(keys, stores.indices_of(host, 0, 1))
+    namespace = store._pools["kv"].namespace
+
+    def pin_and_clear(*args, **kwargs):
+        session = native_pin(*args, **kwargs)
+        store.clear()
+        return session
+
+    native_pin = store._pool.pin
+    if moment == "after":  # the look-up has its session, which the store has not noted yet
+        monkeypatch.setattr(store._pool, "pin", pin_and_clear)
+        store.batch_exists(keys)
+    else:  # the store lets go of its sessions, and a look-up comes before the pool is empty
+        native_clear = store._pool.clear
+        monkeypatch.setattr(store._pool, "clear", lambda: (store.batch_exists(keys), native_clear()))
+        store.clear()
+    monkeypatch.undo()
+    assert store._pool.exists_prefix(keys, namespace=namespace) == 0
+    assert store.batch_get_v1(keys, stores.indices_of(host, 4, 5)) == [False, False]
+    assert store._pool.stats().pinned_bytes == 0
+
+
 def lines_of(caplog, begin):
     return [message for message in caplog.messages if message.startswith(begin)]
 
