@@ -29,7 +29,7 @@ from .extra_config import StoreSettings, read_settings
 from .host_pages import HostPages, describe_host_pool
 from .page_tensors import PageTensors
 from .pool_identity import pool_namespace_name, published_kv_format, published_weights
-from .ranks import ranks_of_this_node
+from .ranks import ranks_of_this_node, replica_of_this_process
 from .resources import Resources
 from .store_lines import closing_line, opening_line, pool_line, warnings
 from .stored_pool import StoredPool
@@ -49,7 +49,7 @@ class UmbpStore(HiCacheStorage):
         self.config = storage_config
         _refuse_replicas(storage_config)
         self.settings: StoreSettings = read_settings(storage_config.extra_config, ranks=ranks_of_this_node())
-        self._resources = Resources(self.settings, storage_config)
+        self._resources = Resources(self.settings, storage_config, replica_of_this_process())
         self._resources.open()
         self._finalizer = weakref.finalize(self, _close, self._resources)
         self._finalizer.atexit = False
@@ -325,9 +325,10 @@ class UmbpStore(HiCacheStorage):
 def _close(resources: Resources) -> None:
     """The end of a store, called once. Never raises."""
     try:
-        line = closing_line(resources.pool, resources.tally, resources.faults)
-        resources.close()
-        logger.info("%s", line)
+        try:
+            logger.info("%s", closing_line(resources.pool, resources.tally, resources.faults))
+        finally:
+            resources.close()
     except Exception:
         logger.exception("umbp store: closing failed")
 

@@ -5,6 +5,7 @@ import inspect
 import logging
 import queue
 import random
+import socket
 import threading
 import time
 
@@ -182,6 +183,22 @@ def test_ranks_of_this_node_are_those_that_sglang_starts_on_it(told, ranks):
 
     with published(hicache_mem_layout="page_first", **told):
         assert ranks_of_this_node() == ranks
+
+
+def test_replicas_that_sglang_starts_have_a_metrics_port_each(host):
+    """SGLang tells every replica of plain data parallelism that it is number 0."""
+    from sglang.srt.runtime_context import get_parallel
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with stores.opened_store(host, metrics_port=port):
+        get_parallel().override_permanently(dp_rank=1)
+        try:
+            with stores.opened_store(host, metrics_port=port) as second:
+                assert second._resources._metrics._labels["dp_rank"] == "1"
+        finally:
+            get_parallel().override_permanently(dp_rank=None)
 
 
 @pytest.mark.parametrize(
@@ -504,6 +521,18 @@ def test_a_local_model_without_a_revision_is_warned_of_once(host, caplog, tmp_pa
         with stores.opened_store(host):
             pass
         assert caplog.messages == []
+
+
+def test_metrics_that_cannot_be_written_at_the_end_do_not_keep_the_memory(store, caplog, monkeypatch):
+    def full_disk():
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(store._resources._metrics, "close", full_disk)
+    with caplog.at_level(logging.INFO, STORE_LOGGER):
+        store.close()
+    assert store._pool.closed
+    assert len(lines_of(caplog, "umbp store closed")) == 1
+    assert "umbp store: closing failed" in caplog.messages
 
 
 def test_a_store_that_nobody_closes_gives_its_memory_back_when_it_is_collected(host, caplog):
