@@ -7,6 +7,7 @@ the constructor and the registrations no exception leaves: a fault is a miss or 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -59,6 +60,7 @@ class UmbpStore(HiCacheStorage):
         self._tally = self._resources.tally
         self._pools: dict[str, StoredPool | None] = {}
         self._tensors: PageTensors | None = None
+        self._tensors_lock = threading.Lock()
         self._all_registered = False
 
     # Registration: raises, because a pool left out would be a wrong answer later ------------------------
@@ -284,11 +286,12 @@ class UmbpStore(HiCacheStorage):
 
     def _by_tensor(self, call: str, action: Callable[[PageTensors], bool]) -> bool:
         try:
-            if self._tensors is None:
-                anchor = self._pools.get(ANCHOR)
-                if anchor is None:
-                    raise SettingsError("pages as tensors need a host pool that holds bytes; set interface_v1 to 1")
-                self._tensors = PageTensors(self._pool, anchor.namespace.name)
+            with self._tensors_lock:  # one for all threads: each has memory that the pool knows
+                if self._tensors is None:
+                    anchor = self._pools.get(ANCHOR)
+                    if anchor is None:
+                        raise SettingsError("pages as tensors need a host pool that holds bytes; set interface_v1 to 1")
+                    self._tensors = PageTensors(self._pool, anchor.namespace.name)
             return action(self._tensors)
         except Exception as error:
             self._faults.caught(call, error)

@@ -431,6 +431,28 @@ def test_pages_as_tensors_come_back_and_do_not_mix_with_those_of_the_layouts(sto
     assert store.get(keys[0], torch.zeros(3)) is None  # another size
 
 
+def test_threads_that_pass_the_first_tensors_at_once_share_one_registered_slab(store, host, monkeypatch):
+    from sglang_umbp.hicache import store as store_module
+
+    made = []
+
+    def make(*arguments):
+        time.sleep(0.2)  # until the other thread is here as well
+        made.append(page_tensors(*arguments))
+        return made[-1]
+
+    page_tensors = store_module.PageTensors
+    monkeypatch.setattr(store_module, "PageTensors", make)
+    keys, page = stores.page_hashes(2), host.get_data_page(0, flat=True)
+    threads = [threading.Thread(target=store.set, args=(key, page)) for key in keys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert len(made) == 1
+    assert store.batch_exists(keys) == 2
+
+
 def test_pages_at_addresses_need_registered_memory(store, host):
     tensor = host.kv_buffer
     assert store.set("k", None, tensor.data_ptr(), 128)
