@@ -29,7 +29,7 @@ from . import hits
 from .extra_config import StoreSettings, read_settings
 from .host_pages import HostPages, describe_host_pool
 from .page_tensors import PageTensors
-from .pool_identity import pool_namespace_name, published_kv_format, published_weights
+from .pool_identity import pool_namespace_name, published_kv_format, published_model_path, published_weights
 from .ranks import ranks_of_this_node, replica_of_this_process
 from .resources import Resources
 from .store_lines import closing_line, opening_line, pool_line, warnings
@@ -81,7 +81,7 @@ class UmbpStore(HiCacheStorage):
     def on_host_pools_registered(self) -> None:
         """Logs the one line that says what was opened."""
         self._all_registered = True
-        for line in warnings(self.config, self.settings):
+        for line in warnings(self.config, self.settings, published_model_path()):
             logger.warning("umbp store: %s", line)
         logger.info("%s", opening_line(self.config, self.settings, self._pool, self._pools))
 

@@ -545,6 +545,13 @@ def test_a_local_model_without_a_revision_is_warned_of_once(host, caplog, tmp_pa
         assert caplog.messages == []
 
 
+def test_a_local_model_under_another_name_is_warned_of_too(host, caplog, tmp_path):
+    told = published(hicache_mem_layout="page_first", model_path=str(tmp_path))
+    with told, caplog.at_level(logging.WARNING, STORE_LOGGER), stores.opened_store(host):
+        pass
+    assert len([m for m in caplog.messages if "Set model_revision" in m and str(tmp_path) in m]) == 1
+
+
 def test_metrics_that_cannot_be_written_at_the_end_do_not_keep_the_memory(store, caplog, monkeypatch):
     def full_disk():
         raise OSError("No space left on device")
