@@ -21,6 +21,7 @@ class FakeSglangServer:
     def __init__(self, device_tokens: int = 4096, hicache_ratio: float = 2.0) -> None:
         self.device_tokens = device_tokens
         self.hicache_ratio = hicache_ratio
+        self.replicas = 1  # of data parallelism, each with caches and a storage of its own; requests go round
         self.storage_backend: str | None = "umbp"
         self.stores = True
         self.busy_flushes = 0
@@ -45,7 +46,7 @@ class FakeSglangServer:
             "hicache_size": 0,
             "max_total_num_tokens": self.device_tokens,
             "max_req_input_len": 2048,
-            "dp_size": 1,
+            "dp_size": self.replicas,
         }
 
     def flush(self) -> int:
@@ -62,9 +63,11 @@ class FakeSglangServer:
         if self.meeting is not None:
             self.meeting.wait()
         with self._lock:
+            replica = request.get("routed_dp_rank", len(self.requests) % self.replicas)
             self.requests.append(request)
-            source = "device" if prompt in self._memory else "storage" if prompt in self._storage else None
-            self._remember(prompt)
+            held = (replica, *prompt)
+            source = "device" if held in self._memory else "storage" if held in self._storage else None
+            self._remember(held)
         hit = (len(prompt) - 1) // PAGE_SIZE * PAGE_SIZE if source else 0
         details = {"device": 0, "host": 0, "storage": 0, "storage_backend": "UmbpStore"}
         events = self._events(prompt, request["sampling_params"]["max_new_tokens"], hit, details, source)
@@ -74,13 +77,13 @@ class FakeSglangServer:
         """Ends the backups that `stores` = False has kept from coming."""
         self._storage.update(self._memory)
 
-    def _remember(self, prompt: tuple[int, ...]) -> None:
-        self._memory[prompt] = len(prompt)
-        self._memory.move_to_end(prompt)
+    def _remember(self, held: tuple[int, ...]) -> None:
+        self._memory[held] = len(held) - 1
+        self._memory.move_to_end(held)
         while sum(self._memory.values()) > self.device_tokens * (1 + self.hicache_ratio):
             self._memory.popitem(last=False)
         if self.stores:
-            self._storage.add(prompt)
+            self._storage.add(held)
 
     @staticmethod
     def _events(prompt, new_tokens, hit, details, source) -> list[dict]:

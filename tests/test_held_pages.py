@@ -41,7 +41,7 @@ class Cache:
 
     def look_up(self, *keys: str) -> None:
         session = self.pool.pin(list(keys), namespace=self.namespace, firm=False)
-        self.held.add(session, list(keys), session.hits)
+        self.held.add(session, list(keys), session.hits, self.held.era)
 
 
 @pytest.fixture
@@ -114,3 +114,13 @@ def test_closing_ends_every_session(cache):
     cache.look_up("a")
     cache.held.close()
     assert cache.pool.stats().sessions == 0
+
+
+def test_a_look_up_that_began_before_the_last_closing_is_not_held(cache):
+    cache.put("a")
+    era = cache.held.era
+    session = cache.pool.pin(["a"], namespace=cache.namespace, firm=False)
+    cache.held.close()
+    cache.held.add(session, ["a"], session.hits, era)
+    assert session.closed
+    assert len(cache.held) == 0

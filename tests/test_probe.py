@@ -33,6 +33,14 @@ def last_event(change: Any) -> Any:
     return spoil
 
 
+@pytest.mark.parametrize("flags", [[], ["--concurrency", "4"]])
+def test_every_request_of_a_server_with_replicas_goes_to_the_same_one(flags: list[str]) -> None:
+    fake = FakeSglangServer()
+    fake.replicas = 2
+    assert probe(fake, *flags) == 0
+    assert {request["routed_dp_rank"] for request in fake.requests} == {0}
+
+
 def test_a_server_that_restores_what_it_stored_passes(capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeSglangServer()
     assert probe(fake, "--rounds", "3") == 0
@@ -47,6 +55,7 @@ def test_requests_are_greedy_and_ask_for_logprobs_of_what_is_generated() -> None
     for request in fake.requests:
         assert request["sampling_params"] == {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
         assert request["return_logprob"] is True
+        assert "routed_dp_rank" not in request  # one replica: nothing that another SGLang may refuse
         assert "logprob_start_len" not in request  # logprobs of the prompt would make SGLang compute all of it
 
 

@@ -57,6 +57,12 @@ class HeldPages:
         self._clock = clock
         self._lock = threading.Lock()
         self._held: deque[Held] = deque()
+        self._era = 0
+
+    @property
+    def era(self) -> int:
+        """Changes with every ``close``. A look-up that began in an earlier one is not held."""
+        return self._era
 
     @property
     def enabled(self) -> bool:
@@ -66,13 +72,16 @@ class HeldPages:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, session: Session, keys: Sequence[str], hits: list[bool]) -> None:
-        """Keeps the session of a look-up of these keys, and lets go of what is too old or too many."""
+    def add(self, session: Session, keys: Sequence[str], hits: list[bool], era: int) -> None:
+        """Keeps the session of a look-up of these keys, and lets go of what is too old or too many.
+
+        era: what ``era`` was before the look-up began.
+        """
         now_s = self._clock()
         held = Held(session, keys, hits, now_s)
         with self._lock:
-            self._held.append(held)
             surplus = self._take_expired(now_s)
+            (self._held if era == self._era else surplus).append(held)
             while len(self._held) > self._max_lookups:
                 surplus.append(self._held.popleft())
         _close(surplus)
@@ -107,8 +116,9 @@ class HeldPages:
         _close(surplus)
 
     def close(self) -> None:
-        """Closes all sessions."""
+        """Closes all sessions, also those of look-ups in progress."""
         with self._lock:
+            self._era += 1
             held, self._held = list(self._held), deque()
         _close(held)
 

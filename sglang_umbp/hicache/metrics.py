@@ -128,19 +128,27 @@ class Metrics:
     """The figures of one store on SGLang's endpoint, on our own port, or nowhere."""
 
     def __init__(
-        self, settings: ConnectorSettings, config: HiCacheStorageConfig, pool: Pool, tally: Tally, faults: Faults
+        self,
+        settings: ConnectorSettings,
+        config: HiCacheStorageConfig,
+        pool: Pool,
+        tally: Tally,
+        faults: Faults,
+        replica: int = 0,
     ) -> None:
+        """replica: the data-parallel replica of this process; its config has a number with attention replicas only."""
         self._pool = pool
         self._tally = tally
         self._faults = faults
+        dp_rank = config.dp_rank or replica
         self._labels = dict(
             zip(
                 LABELS,
-                (config.model_name or "", str(config.tp_rank), str(config.pp_rank), str(config.dp_rank)),
+                (config.model_name or "", str(config.tp_rank), str(config.pp_rank), str(dp_rank)),
                 strict=True,
             )
         )
-        rank = (config.dp_rank * config.pp_size + config.pp_rank) * config.tp_size + config.tp_rank
+        rank = (dp_rank * config.pp_size + config.pp_rank) * config.tp_size + config.tp_rank
         self._port = settings.metrics_port + rank if settings.metrics_port else 0
         self._wanted = config.enable_storage_metrics
         self._published: Published | None = None
@@ -159,13 +167,15 @@ class Metrics:
             self._published.update(self.snapshot)
 
     def close(self) -> None:
-        """The last figures to SGLang's endpoint; ends the port."""
-        if self._published is not None:
-            self._published.update(self.snapshot, at_once=True)
-            self._published = None
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        """The last figures to SGLang's endpoint; ends the port, also where the figures cannot be written."""
+        published, self._published = self._published, None
+        try:
+            if published is not None:
+                published.update(self.snapshot, at_once=True)
+        finally:
+            if self._server is not None:
+                self._server.close()
+                self._server = None
 
     def snapshot(self) -> Snapshot:
         """The figures now."""

@@ -32,6 +32,13 @@ PACKING_SWITCHES = (
 """SGLang's environment variables under which packed pages of one size hold other bytes."""
 WEIGHT_SETTINGS = ("revision", "dtype", "quantization", "modelopt_quant", "json_model_override_args")
 """SGLang's flags under which one checkpoint gives other keys and values."""
+DRAFT_SETTINGS = (
+    "speculative_draft_model_path",
+    "speculative_draft_model_revision",
+    "speculative_draft_model_quantization",
+    "uno_lora_path",
+)
+"""SGLang's flags that choose the draft model, whose pages lie in host pools of their own or beside the model's."""
 
 
 def pool_namespace_name(
@@ -149,11 +156,19 @@ def _device() -> str:
 
 
 def published_weights() -> str:
-    """What SGLang was told to make of the model's weights: each of these settings changes the KV cache's values."""
+    """What SGLang was told of the weights of model and draft: each of these settings changes the KV cache's values."""
+    from sglang.srt.runtime_context import get_model, get_spec
+
+    told = [getattr(get_model(), name) for name in WEIGHT_SETTINGS]
+    draft = [getattr(get_spec(), name) for name in DRAFT_SETTINGS]
+    return ",".join(map(str, told + draft if any(draft) else told))
+
+
+def published_model_path() -> str:
+    """Where SGLang was told to take the model from, which --served-model-name may hide."""
     from sglang.srt.runtime_context import get_model
 
-    told = get_model()
-    return ",".join(str(getattr(told, name)) for name in WEIGHT_SETTINGS)
+    return str(get_model().model_path or "")
 
 
 def _digest_of(path: str | None) -> str:

@@ -1,4 +1,4 @@
-"""How many SGLang ranks share this machine. Imports sglang."""
+"""How many SGLang ranks share this machine, and which of its replicas this process is. Imports sglang."""
 
 from __future__ import annotations
 
@@ -11,3 +11,13 @@ def ranks_of_this_node() -> int:
     told = get_parallel()
     replicas = 1 if is_dp_attention_enabled() else told.dp_size  # attention data parallelism is among the tp ranks
     return max(1, -(-int(told.tp_size * told.pp_size * replicas) // int(told.nnodes)))
+
+
+def replica_of_this_process() -> int:
+    """The data-parallel replica of this process, 0 without any; SGLang tells a store of attention replicas only."""
+    from sglang.srt.runtime_context import get_parallel
+
+    try:
+        return int(get_parallel().dp_rank or 0)
+    except (AttributeError, RuntimeError, ValueError):  # not told: no process that SGLang launched
+        return 0

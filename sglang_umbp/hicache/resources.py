@@ -21,12 +21,13 @@ logger = logging.getLogger("sglang_umbp.hicache.store")
 class Resources:
     """Opened and closed as one. Apart from the store, so that they can outlive it by the moment of its collection."""
 
-    def __init__(self, settings: StoreSettings, config: HiCacheStorageConfig) -> None:
+    def __init__(self, settings: StoreSettings, config: HiCacheStorageConfig, replica: int = 0) -> None:
+        """replica: the data-parallel replica of this process."""
         self.faults = Faults(logger)
         self.tally = Tally()
         self.held = HeldPages(settings.connector.hold_lookups, settings.connector.hold_s)
         self.pool = make_pool(settings.pool, local_ranks=settings.ranks, label=label_of(config))
-        self._metrics = Metrics(settings.connector, config, self.pool, self.tally, self.faults)
+        self._metrics = Metrics(settings.connector, config, self.pool, self.tally, self.faults, replica)
 
     def open(self) -> None:
         """Gets the memory and starts the metrics. Raises PoolMemoryError, SettingsError; then nothing is left open."""
@@ -42,10 +43,12 @@ class Resources:
         self._metrics.publish()
 
     def close(self) -> None:
-        """Waits for calls in progress, then gives everything back."""
-        self._metrics.close()
-        self.held.close()
-        self.pool.close()
+        """Waits for calls in progress, then gives everything back, the memory also where the metrics fail."""
+        try:
+            self._metrics.close()
+        finally:
+            self.held.close()
+            self.pool.close()
 
 
 def label_of(config: HiCacheStorageConfig) -> str:

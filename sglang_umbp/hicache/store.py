@@ -7,6 +7,7 @@ the constructor and the registrations no exception leaves: a fault is a miss or 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -28,8 +29,8 @@ from . import hits
 from .extra_config import StoreSettings, read_settings
 from .host_pages import HostPages, describe_host_pool
 from .page_tensors import PageTensors
-from .pool_identity import pool_namespace_name, published_kv_format, published_weights
-from .ranks import ranks_of_this_node
+from .pool_identity import pool_namespace_name, published_kv_format, published_model_path, published_weights
+from .ranks import ranks_of_this_node, replica_of_this_process
 from .resources import Resources
 from .store_lines import closing_line, opening_line, pool_line, warnings
 from .stored_pool import StoredPool
@@ -49,7 +50,7 @@ class UmbpStore(HiCacheStorage):
         self.config = storage_config
         self.settings: StoreSettings = read_settings(storage_config.extra_config, ranks=ranks_of_this_node())
         _refuse_replicas(storage_config, self.settings)
-        self._resources = Resources(self.settings, storage_config)
+        self._resources = Resources(self.settings, storage_config, replica_of_this_process())
         self._resources.open()
         self._finalizer = weakref.finalize(self, _close, self._resources)
         self._finalizer.atexit = False
@@ -59,6 +60,7 @@ class UmbpStore(HiCacheStorage):
         self._tally = self._resources.tally
         self._pools: dict[str, StoredPool | None] = {}
         self._tensors: PageTensors | None = None
+        self._tensors_lock = threading.Lock()
         self._all_registered = False
 
     # Registration: raises, because a pool left out would be a wrong answer later ------------------------
@@ -79,7 +81,7 @@ class UmbpStore(HiCacheStorage):
     def on_host_pools_registered(self) -> None:
         """Logs the one line that says what was opened."""
         self._all_registered = True
-        for line in warnings(self.config, self.settings):
+        for line in warnings(self.config, self.settings, published_model_path()):
             logger.warning("umbp store: %s", line)
         logger.info("%s", opening_line(self.config, self.settings, self._pool, self._pools))
 
@@ -284,11 +286,12 @@ class UmbpStore(HiCacheStorage):
 
     def _by_tensor(self, call: str, action: Callable[[PageTensors], bool]) -> bool:
         try:
-            if self._tensors is None:
-                anchor = self._pools.get(ANCHOR)
-                if anchor is None:
-                    raise SettingsError("pages as tensors need a host pool that holds bytes; set interface_v1 to 1")
-                self._tensors = PageTensors(self._pool, anchor.namespace.name)
+            with self._tensors_lock:  # one for all threads: each has memory that the pool knows
+                if self._tensors is None:
+                    anchor = self._pools.get(ANCHOR)
+                    if anchor is None:
+                        raise SettingsError("pages as tensors need a host pool that holds bytes; set interface_v1 to 1")
+                    self._tensors = PageTensors(self._pool, anchor.namespace.name)
             return action(self._tensors)
         except Exception as error:
             self._faults.caught(call, error)
@@ -297,10 +300,10 @@ class UmbpStore(HiCacheStorage):
     # The rest --------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Removes every page; backups in progress fail."""
+        """Removes every page, those held for a load too; backups in progress fail."""
         try:
-            self._held.close()
             self._pool.clear()
+            self._held.close()  # after it: a session keeps its pages, and one that began before is not added any more
         except Exception as error:
             self._faults.caught("clear", error)
 
@@ -325,9 +328,10 @@ class UmbpStore(HiCacheStorage):
 def _close(resources: Resources) -> None:
     """The end of a store, called once. Never raises."""
     try:
-        line = closing_line(resources.pool, resources.tally, resources.faults)
-        resources.close()
-        logger.info("%s", line)
+        try:
+            logger.info("%s", closing_line(resources.pool, resources.tally, resources.faults))
+        finally:
+            resources.close()
     except Exception:
         logger.exception("umbp store: closing failed")
 

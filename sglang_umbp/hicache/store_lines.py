@@ -64,12 +64,13 @@ def identity_text(config: HiCacheStorageConfig, settings: StoreSettings, pools: 
     )
 
 
-def warnings(config: HiCacheStorageConfig, settings: StoreSettings) -> list[str]:
-    """What an operator should change, though it works."""
+def warnings(config: HiCacheStorageConfig, settings: StoreSettings, model_path: str = "") -> list[str]:
+    """What an operator should change, though it works. model_path: where the model comes from, if its name hides it."""
     found = []
-    if not settings.connector.model_revision and _is_local_path(config.model_name):
+    local = next((path for path in (config.model_name, model_path) if _is_local_path(path)), None)
+    if not settings.connector.model_revision and local is not None:
         found.append(
-            f"the model is the local path {config.model_name!r} and model_revision is not set: weights that change "
+            f"the model is the local path {local!r} and model_revision is not set: weights that change "
             "under this path would be served with the pages of the old ones from a pool that outlives them. Set "
             f"model_revision in the extra config, or {about('model_revision').variables[0]}"
         )

@@ -92,10 +92,11 @@ class StoredPool:
         return _all_of([self._pool.get_pages(layout, keys, rows) for layout in self._layouts])
 
     def _hold(self, keys: list[str]) -> list[bool]:
+        era = self._held.era
         session = self._pool.pin(keys, namespace=self.namespace, firm=False)
         hits = session.hits
         if True in hits:
-            self._held.add(session, keys, hits)
+            self._held.add(session, keys, hits, era)
         else:
             session.close()
         return hits

@@ -22,7 +22,7 @@ _FAULTS = (OSError, http.client.HTTPException)  # OSError: urllib's own errors, 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What the probe needs to know of a server. Capacities are tokens, 0 where the server does not say."""
+    """What the probe needs to know of a server. Capacities are tokens of a replica, 0 where the server does not say."""
 
     version: str
     model: str
@@ -31,6 +31,7 @@ class ServerInfo:
     max_prompt_tokens: int
     device_tokens: int
     host_tokens: int
+    replicas: int = 1
 
     def longest_hit(self, tokens: int) -> int:
         """Tokens of a prompt of `tokens` that a cache can have: whole pages, and never the last token."""
@@ -40,6 +41,8 @@ class ServerInfo:
 class SglangServer:
     """Requests to one server. Every request is bounded by `timeout_s`; threads may share one.
 
+    Replicas of data parallelism have caches of their own: once ``info`` has told of several, all requests go to the
+    first of them.
     api_key and admin_api_key are those that the server was started with; the latter is for flushing its caches.
     """
 
@@ -59,6 +62,7 @@ class SglangServer:
         self._api_key = api_key
         self._admin_api_key = admin_api_key or api_key
         self._clock = clock
+        self._routing: dict[str, int] = {}
         # No proxy: the figures are those of the server, and one on this machine is not reachable through any.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -66,9 +70,11 @@ class SglangServer:
         """What the server says of itself. Raises ServerUnusableError: nothing answers, or not SGLang."""
         try:
             with self._open("/server_info") as response:
-                return _parse_info(json.load(response))
+                info = _parse_info(json.load(response))
         except (*_FAULTS, ValueError, KeyError, TypeError) as error:
             raise ServerUnusableError(f"{self._url}/server_info gives no answer of SGLang: {_words(error)}") from error
+        self._routing = {"routed_dp_rank": 0} if info.replicas > 1 else {}
+        return info
 
     def generate(self, prompt: Sequence[int], new_tokens: int) -> Answer:
         """Generates greedily, with logprobs; times are from sending the request. Raises ServerAnswerError."""
@@ -77,6 +83,7 @@ class SglangServer:
             "sampling_params": {"max_new_tokens": new_tokens, "temperature": 0, "ignore_eos": True},
             "return_logprob": True,
             "stream": True,
+            **self._routing,
         }
         first_s, last = None, None
         begin = self._clock()
@@ -133,8 +140,7 @@ def _words(error: BaseException) -> str:
 
 
 def _parse_info(info: dict[str, Any]) -> ServerInfo:
-    copies = max(int(info.get("dp_size") or 1), 1)
-    device = int(info["max_total_num_tokens"]) * copies
+    device = int(info["max_total_num_tokens"])
     return ServerInfo(
         version=str(info.get("version", "unknown")),
         model=str(info.get("served_model_name") or info["model_path"]),
@@ -143,6 +149,7 @@ def _parse_info(info: dict[str, Any]) -> ServerInfo:
         max_prompt_tokens=int(info.get("max_req_input_len") or 0),
         device_tokens=device,
         host_tokens=_host_tokens(info, device),
+        replicas=int(info.get("dp_size") or 1),
     )
 
 

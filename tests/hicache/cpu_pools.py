@@ -197,7 +197,7 @@ def mamba_host_pool(layout: str, *, slots: int = 8, layers: int = 2):
 
 
 def tensors_of(host_pool) -> list[torch.Tensor]:
-    """The tensors that hold a host pool's pages, each once."""
+    """The tensors that hold a host pool's pages, each once and whole: not the views of a layer beside their buffer."""
     found: dict[int, torch.Tensor] = {}
     pending = list(vars(host_pool).values())
     while pending:
@@ -205,13 +205,15 @@ def tensors_of(host_pool) -> list[torch.Tensor]:
         if isinstance(value, (list, tuple)):
             pending.extend(value)
         elif isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel():
-            found.setdefault(value.untyped_storage().data_ptr(), value)
+            start = value.untyped_storage().data_ptr()
+            if start not in found or value.nbytes > found[start].nbytes:
+                found[start] = value
     return list(found.values())
 
 
 def fill_randomly(tensors: list[torch.Tensor], seed: int = 0) -> None:
-    """Overwrites every byte of these tensors with seeded random bytes."""
+    """Overwrites every byte of these tensors, which must be contiguous, with seeded random bytes."""
     generator = torch.Generator().manual_seed(seed)
     for tensor in tensors:
-        flat = tensor.reshape(-1).view(torch.uint8)
+        flat = tensor.view(-1).view(torch.uint8)  # not reshape, which would give a copy of one that is not
         flat.copy_(torch.randint(0, 256, flat.shape, dtype=torch.uint8, generator=generator))

@@ -165,6 +165,9 @@ def test_the_published_format_has_the_scales_of_8_bit_elements(tmp_path):
         {"dtype": "float16"},
         {"quantization": "fp8"},
         {"json_model_override_args": '{"rope_scaling": {"factor": 4}}'},
+        {"speculative_draft_model_path": "tiny/draft"},
+        {"speculative_draft_model_revision": "abc"},
+        {"speculative_draft_model_quantization": "fp8"},
     ],
     ids=str,
 )

@@ -2,6 +2,7 @@
 
 import cpu_pools
 import pytest
+import stores
 import torch
 from context import published
 
@@ -10,6 +11,7 @@ BUILDERS = {
     "mla": (cpu_pools.mla_device_pool, cpu_pools.mla_host_pool),
 }
 KINDS = ("mha", "mla")
+PLAIN = [("mha", layout) for layout in cpu_pools.MHA_LAYOUTS] + [("mla", layout) for layout in cpu_pools.MLA_LAYOUTS]
 
 
 @pytest.mark.parametrize("layout", ["layer_first", "page_first_direct"])
@@ -45,6 +47,19 @@ def test_mha_host_pool_stands_in_every_layout(layout):
     with published(hicache_mem_layout=layout):
         host = cpu_pools.mha_host_pool(cpu_pools.mha_device_pool(), layout)
         assert cpu_pools.tensors_of(host)
+
+
+@pytest.mark.parametrize(("kind", "layout"), PLAIN)
+def test_filling_and_wiping_a_host_pool_reach_every_page(kind, layout):
+    with published(hicache_mem_layout=layout):
+        make_device_pool, make_host_pool = BUILDERS[kind]
+        host = make_host_pool(make_device_pool(), layout)
+        buffers = host.kv_buffer if isinstance(host.kv_buffer, (list, tuple)) else [host.kv_buffer]
+        stores.fill(host)
+        for buffer in buffers:
+            assert (buffer.view(-1).view(torch.uint8) != 0).float().mean() > 0.98
+        stores.wipe(host)
+        assert not any(buffer.any() for buffer in buffers)
 
 
 def test_dsa_group_and_mamba_pool_stand():

@@ -5,6 +5,7 @@ import inspect
 import logging
 import queue
 import random
+import socket
 import threading
 import time
 
@@ -183,6 +184,22 @@ def test_ranks_of_this_node_are_those_that_sglang_starts_on_it(told, ranks):
 
     with published(hicache_mem_layout="page_first", **told):
         assert ranks_of_this_node() == ranks
+
+
+def test_replicas_that_sglang_starts_have_a_metrics_port_each(host):
+    """SGLang tells every replica of plain data parallelism that it is number 0."""
+    from sglang.srt.runtime_context import get_parallel
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with stores.opened_store(host, metrics_port=port):
+        get_parallel().override_permanently(dp_rank=1)
+        try:
+            with stores.opened_store(host, metrics_port=port) as second:
+                assert second._resources._metrics._labels["dp_rank"] == "1"
+        finally:
+            get_parallel().override_permanently(dp_rank=None)
 
 
 @pytest.fixture
@@ -428,12 +445,35 @@ def test_pages_as_tensors_come_back_and_do_not_mix_with_those_of_the_layouts(sto
     got = store.batch_get(keys, targets)
     assert [page is target for page, target in zip(got, targets, strict=True)] == [True, True, False]
     assert got[2] is None
-    assert all(torch.equal(page, wanted) for page, wanted in zip(got, pages, strict=False))
+    as_bytes = [[page.view(torch.uint8) for page in side] for side in (got[:2], pages)]  # NaN is not equal to itself
+    assert all(torch.equal(page, wanted) for page, wanted in zip(*as_bytes, strict=True))
     assert store.batch_exists(keys) == 2
     assert store.exists(keys[1])
     assert not store.exists(keys[2])
     assert store.batch_get_v1(keys[:1], stores.indices_of(host, 4)) == [False]
     assert store.get(keys[0], torch.zeros(3)) is None  # another size
+
+
+def test_threads_that_pass_the_first_tensors_at_once_share_one_registered_slab(store, host, monkeypatch):
+    from sglang_umbp.hicache import store as store_module
+
+    made = []
+
+    def make(*arguments):
+        time.sleep(0.2)  # until the other thread is here as well
+        made.append(page_tensors(*arguments))
+        return made[-1]
+
+    page_tensors = store_module.PageTensors
+    monkeypatch.setattr(store_module, "PageTensors", make)
+    keys, page = stores.page_hashes(2), host.get_data_page(0, flat=True)
+    threads = [threading.Thread(target=store.set, args=(key, page)) for key in keys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert len(made) == 1
+    assert store.batch_exists(keys) == 2
 
 
 def test_pages_at_addresses_need_registered_memory(store, host):
@@ -452,6 +492,31 @@ def test_clear_removes_every_page_and_the_store_goes_on(store, host):
     store.clear()
     assert store.batch_exists(keys) == 0
     assert store.batch_set_v1(keys, stores.indices_of(host, 0, 1)) == [True, True]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_look_up_that_a_clear_overtakes_leads_to_no_page_of_before(store, host, monkeypatch, moment):
+    keys = stores.page_hashes(2)
+    store.batch_set_v1(keys, stores.indices_of(host, 0, 1))
+    namespace = store._pools["kv"].namespace
+
+    def pin_and_clear(*args, **kwargs):
+        session = native_pin(*args, **kwargs)
+        store.clear()
+        return session
+
+    native_pin = store._pool.pin
+    if moment == "after":  # the look-up has its session, which the store has not noted yet
+        monkeypatch.setattr(store._pool, "pin", pin_and_clear)
+        store.batch_exists(keys)
+    else:  # the store lets go of its sessions, and a look-up comes before the pool is empty
+        native_clear = store._pool.clear
+        monkeypatch.setattr(store._pool, "clear", lambda: (store.batch_exists(keys), native_clear()))
+        store.clear()
+    monkeypatch.undo()
+    assert store._pool.exists_prefix(keys, namespace=namespace) == 0
+    assert store.batch_get_v1(keys, stores.indices_of(host, 4, 5)) == [False, False]
+    assert store._pool.stats().pinned_bytes == 0
 
 
 def lines_of(caplog, begin):
@@ -501,6 +566,25 @@ def test_a_local_model_without_a_revision_is_warned_of_once(host, caplog, tmp_pa
         with stores.opened_store(host):
             pass
         assert caplog.messages == []
+
+
+def test_a_local_model_under_another_name_is_warned_of_too(host, caplog, tmp_path):
+    told = published(hicache_mem_layout="page_first", model_path=str(tmp_path))
+    with told, caplog.at_level(logging.WARNING, STORE_LOGGER), stores.opened_store(host):
+        pass
+    assert len([m for m in caplog.messages if "Set model_revision" in m and str(tmp_path) in m]) == 1
+
+
+def test_metrics_that_cannot_be_written_at_the_end_do_not_keep_the_memory(store, caplog, monkeypatch):
+    def full_disk():
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(store._resources._metrics, "close", full_disk)
+    with caplog.at_level(logging.INFO, STORE_LOGGER):
+        store.close()
+    assert store._pool.closed
+    assert len(lines_of(caplog, "umbp store closed")) == 1
+    assert "umbp store: closing failed" in caplog.messages
 
 
 def test_a_store_that_nobody_closes_gives_its_memory_back_when_it_is_collected(host, caplog):
