@@ -97,7 +97,6 @@ def test_the_pool_is_the_machines_where_an_address_is_given_or_several_ranks_sha
     assert not read_settings({"mode": "embedded"}, {}, ranks=2).shared
 
 
-
 @pytest.mark.parametrize("no", [False, None, 0, "", "0", "False", "no", "OFF"])
 def test_a_mode_that_is_off_is_no_mode(no):
     environ = {"UMBP_STANDALONE_ADDRESS": ""} | ({} if no is None else {"UMBP_SSD_ENABLED": str(no)})
