@@ -1,11 +1,13 @@
 """SGLang's real UnifiedRadixCache over the store: insert, reset, prefetch, match, load back."""
 
+import copy
 import json
 import time
 from array import array
 
 import controllers
 import cpu_pools
+import msgspec
 import pytest
 import torch
 from context import published
@@ -30,7 +32,9 @@ def tree_over(device):
         tree_components=(ComponentType.FULL,),
     )
     tree = UnifiedRadixCache(params)
-    tree.init_hicache(get_server_args(), params)
+    told = copy.copy(get_server_args())
+    msgspec.structs.force_setattr(told, "file_storage_path", "unused")  # SGLang tells every backend of it
+    tree.init_hicache(told, params)
     return tree, allocator
 
 
