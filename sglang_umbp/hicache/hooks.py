@@ -80,8 +80,15 @@ AFTER_WEIGHT_UPDATE = Relied(
     ("self", "recv_req", "success", "message"),
     uses=("flush_cache",),
 )
+END_WEIGHT_UPDATE = Relied(
+    WEIGHTS_MODULE,
+    "SchedulerWeightUpdaterManager.end_weight_update",
+    ("self", "recv_req"),
+    uses=("_session", "loaded_weights"),
+)
 RELIED = (
     AFTER_WEIGHT_UPDATE,
+    END_WEIGHT_UPDATE,
     CREATE_BACKEND,
     ATTACH_BACKEND,
     TAKES_ENVELOPES,
@@ -114,6 +121,7 @@ def install_hooks() -> None:
     HookRegistry.register(ATTACH_BACKEND.target, attach_backend, HookType.AROUND)
     HookRegistry.register(TAKES_ENVELOPES.target, takes_envelopes, HookType.AROUND)
     HookRegistry.register(AFTER_WEIGHT_UPDATE.target, after_weight_update, HookType.AROUND)
+    HookRegistry.register(END_WEIGHT_UPDATE.target, end_weight_update, HookType.AROUND)
 
 
 def create_backend(
@@ -161,6 +169,18 @@ def after_weight_update(original: Callable[..., Any], updater: Any, recv_req: An
     """
     answer = original(updater, recv_req, *args, **kwargs)
     if recv_req.flush_cache:
+        clear_store(updater.scheduler)
+    return answer
+
+
+def end_weight_update(original: Callable[..., Any], updater: Any, recv_req: Any) -> Any:
+    """Around the end of a weight update: weights that were written past SGLang (RDMA) come with no flush at all.
+
+    Where SGLang loaded them itself, its requests have said whether to flush, and ``after_weight_update`` has done it.
+    """
+    session = updater._session
+    answer = original(updater, recv_req)
+    if session is not None and not session.loaded_weights:
         clear_store(updater.scheduler)
     return answer
 

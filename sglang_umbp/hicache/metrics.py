@@ -190,7 +190,7 @@ class Published:
     belong to the process and go on where a store is attached anew.
     """
 
-    _lock = threading.Lock()
+    _lock = threading.RLock()  # a store that is collected meanwhile, in this very thread, publishes its last figures
     _instruments: dict[str, Any] | None = None
 
     def __init__(self, labels: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import urllib.error
 import urllib.request
 from types import SimpleNamespace
@@ -153,6 +154,21 @@ def test_sglangs_endpoint_sums_what_was_counted_over_all_attachments(tmp_path):
     assert found["umbp_lookups_total", ""].value == 4
     assert found["umbp_capacity_bytes", ""].value == 1 << 20
     assert found["umbp_capacity_bytes", ""].labels["model_name"] == "tiny/model"
+
+
+def test_a_store_that_is_collected_while_another_publishes_does_not_hang(pool, monkeypatch):
+    snapshot = metrics.Metrics(ConnectorSettings(), config(), pool, Tally(), quiet_faults()).snapshot()
+    published = metrics.Published({})
+    monkeypatch.setattr(published, "_bring_forward", lambda *_: None)
+
+    def publish():
+        with metrics.Published._lock:  # the garbage collector may come at any allocation in here
+            published.update(lambda: snapshot, at_once=True)
+
+    publishing = threading.Thread(target=publish, daemon=True)
+    publishing.start()
+    publishing.join(timeout=5)
+    assert not publishing.is_alive()
 
 
 def test_names_are_unique_and_every_help_is_a_sentence():

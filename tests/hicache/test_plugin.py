@@ -64,11 +64,17 @@ def test_entry_point_names_the_plugin():
 def test_registration_adds_the_word_the_backend_and_the_hooks_once(fresh_process, capsys):
     plugin.register()
     plugin.register()
-    hooked = (hooks.CREATE_BACKEND, hooks.ATTACH_BACKEND, hooks.TAKES_ENVELOPES, hooks.AFTER_WEIGHT_UPDATE)
+    hooked = (
+        hooks.CREATE_BACKEND,
+        hooks.ATTACH_BACKEND,
+        hooks.TAKES_ENVELOPES,
+        hooks.AFTER_WEIGHT_UPDATE,
+        hooks.END_WEIGHT_UPDATE,
+    )
     targets = [relied.target for relied in hooked]
     assert added() == ["word", "backend", *(f"hook on {target}" for target in targets)]
     assert plugin.storage_backend_choices().count("umbp") == 1
-    assert [len(hook_registry.HookRegistry._hooks[target]) for target in targets] == [1] * 4
+    assert [len(hook_registry.HookRegistry._hooks[target]) for target in targets] == [1] * 5
     assert capsys.readouterr().err == ""
 
 
@@ -220,6 +226,27 @@ def test_new_weights_clear_our_store_and_no_other(flush, ours, cleared, injected
     answer = hooks.after_weight_update(original, SimpleNamespace(scheduler=scheduler), request, True, "done")
     assert answer == (True, "done")
     assert calls == ["flush"] + ["clear"] * cleared
+
+
+@pytest.mark.parametrize(("loaded", "cleared"), [(False, ["end", "clear"]), (True, ["end"]), (None, ["end"])])
+def test_weights_written_past_sglang_clear_the_store_at_the_end(plugin_in_place, monkeypatch, loaded, cleared):
+    """SGLang's own end of an update, with the hook: it flushes nothing."""
+    from sglang.srt.managers.scheduler_components import weight_updater
+
+    calls = []
+    kind = type("Store", (), {"clear": lambda self: calls.append("clear"), "__module__": hooks.STORE_MODULE})
+    controller = SimpleNamespace(storage_backend=kind())
+    updater = object.__new__(weight_updater.SchedulerWeightUpdaterManager)
+    updater.scheduler = SimpleNamespace(tree_cache=SimpleNamespace(cache_controller=controller))
+    updater.tp_cpu_group = updater.draft_worker = None
+    updater.tp_worker = SimpleNamespace(weight_update_runners=list)
+    updater._session = (
+        None if loaded is None else weight_updater._WeightUpdateSession(selector="all", loaded_weights=loaded)
+    )
+    monkeypatch.setattr(weight_updater.torch.distributed, "barrier", lambda group: None)
+    answer = updater.end_weight_update(SimpleNamespace())
+    assert answer.success is (loaded is not None)
+    assert ["end", *calls] == cleared
 
 
 def test_new_weights_without_a_tree_cache_are_no_fault():
