@@ -183,6 +183,7 @@ def running_server(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
+            cwd=folder,  # not the clone, whose package is not compiled and would be found before the installed one
             env=server_environment(folder, plugins or {}) | dict(environment or {}),
             start_new_session=True,
         )
@@ -261,7 +262,12 @@ def run_engine_program(folder: Path, keywords: Mapping[str, object], prompt: Seq
     log_path = folder / "engine.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env=server_environment(folder, {}), start_new_session=True
+            command,
+            cwd=folder,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=server_environment(folder, {}),
+            start_new_session=True,
         )
     try:
         process.wait(START_TIMEOUT_S)

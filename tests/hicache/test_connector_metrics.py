@@ -146,7 +146,8 @@ for found in (7, 5):
 
 def test_sglangs_endpoint_sums_what_was_counted_over_all_attachments(tmp_path):
     environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", textwrap.dedent(ATTACHED_TWICE)], env=environment, check=True, timeout=60)
+    command = [sys.executable, "-c", textwrap.dedent(ATTACHED_TWICE)]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60)  # not the clone's package
     registry = prometheus_client.CollectorRegistry()
     MultiProcessCollector(registry, path=str(tmp_path))
     found = samples(prometheus_client.generate_latest(registry).decode())
