@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from .. import NodePool, PoolSettings
-from ..node.autostart import listens, server_environment
+from ..node.autostart import listens, server_command, server_environment
 from .errors import MeasurementError
 
 START_S = 120.0
@@ -51,7 +50,7 @@ class PrivateServer:
         log = self.path.with_suffix(".log")
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "sglang_umbp", "serve", "--address", self.address],
+                server_command(self.address),
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -26,6 +26,7 @@ set: nobody else would."""
 
 IDLE_EXIT_VARIABLE = "UMBP_IDLE_EXIT_S"
 POLL_S = 0.02
+PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 FILE_MODE = 0o600
 logger = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ def _start(path: Path, settings: PoolSettings, given_up: Callable[[], bool]) -> 
 def _launch(path: Path, settings: PoolSettings, log: Path) -> int:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
     os.close(descriptor)
-    command = [sys.executable, "-m", "sglang_umbp", "serve", "--address", f"unix:{path}"]
+    command = server_command(f"unix:{path}")
     environment = {**server_environment(settings, os.environ), "UMBP_LOG": os.fspath(log)}
     done = subprocess.run(
         ["/bin/sh", "-c", _LAUNCH, "sh", *command],
@@ -130,9 +131,18 @@ def _launch(path: Path, settings: PoolSettings, log: Path) -> int:
     return int(done.stdout)
 
 
+def server_command(address: str) -> list[str]:
+    """What runs a server, with this interpreter. -P: the working directory may hold a package that is not compiled."""
+    return [sys.executable, "-P", "-m", "sglang_umbp", "serve", "--address", address]
+
+
 def server_environment(settings: PoolSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a server with these settings: what arguments said takes the place of variables."""
+    """The environment of a server with these settings: what arguments said takes the place of variables.
+
+    The server finds the package where this process found it.
+    """
     made = {name: value for name, value in environ.items() if name != ADDRESS_VARIABLE}
+    made["PYTHONPATH"] = os.pathsep.join(filter(None, (os.fspath(PACKAGE_PARENT), environ.get("PYTHONPATH", ""))))
     made.setdefault(IDLE_EXIT_VARIABLE, f"{IDLE_EXIT_S:g}")
     for name in POOL_SETTINGS:
         if settings.source(name).kind == "argument":
