@@ -11,6 +11,7 @@ from .errors import (
     SettingsError,
     UmbpError,
     UnregisteredMemoryError,
+    UnsupportedHostPoolError,
 )
 from .layout import Component, Namespace, PageLayout
 from .node.node_pool import NodePool
@@ -39,6 +40,7 @@ __all__ = [
     "Status",
     "UmbpError",
     "UnregisteredMemoryError",
+    "UnsupportedHostPoolError",
     "__version__",
     "open_pool",
 ]

@@ -13,9 +13,10 @@ from .bench.errors import MeasurementError
 from .doctor import command as doctor
 from .errors import UmbpError
 from .node import serve_command, stat_command
+from .probe import command as probe
 from .replay import command as replay
 
-COMMANDS = (bench, replay, serve_command, stat_command, settings_command, doctor, clean_command)
+COMMANDS = (bench, replay, probe, serve_command, stat_command, settings_command, doctor, clean_command)
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 

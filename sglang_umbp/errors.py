@@ -47,3 +47,7 @@ class RefusedError(UmbpError, RuntimeError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class UnsupportedHostPoolError(UmbpError, NotImplementedError):
+    """A host pool of SGLang is of a kind, or in a layout, whose pages cannot be stored; the message names it."""

@@ -182,6 +182,25 @@ class Choice:
         return word
 
 
+@dataclass(frozen=True)
+class Text:
+    """Any printable text of up to ``longest`` characters, without blanks at its ends; empty for none."""
+
+    longest: int = 256
+    unit: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """What it may consist of."""
+        return f"printable text of up to {self.longest} characters"
+
+    def parse(self, value: object) -> str:
+        """The text. Raises ValueError."""
+        if not isinstance(value, str) or len(value) > self.longest or not value.isprintable():
+            raise ValueError(value)
+        return value.strip()
+
+
 def parse_size(value: object) -> int:
     """Bytes of a whole number or of text with a unit, which must come to whole bytes. Raises ValueError."""
     if isinstance(value, int) and not isinstance(value, bool):

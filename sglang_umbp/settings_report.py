@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from . import _native
 from .setting_kinds import AUTO, size_text
+from .setting_values import Setting
 from .settings import PoolSettings
 from .sizing import Sizes
 
@@ -74,22 +75,21 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def readme_table() -> str:
     """The table of README.md, without what depends on the machine."""
+    return settings_table(PoolSettings, PoolSettings.about)
+
+
+def settings_table(record: type[Any], about: Callable[[str], Setting]) -> str:
+    """A table of a record's settings. about: kind, meaning and other names of one of them."""
     lines = ["| setting | default | unit | allowed | variable | meaning |", "|---|---|---|---|---|---|"]
-    for item in fields(PoolSettings):
-        about = PoolSettings.about(item.name)
-        variable = f"`{about.variables[0]}`" if about.variables else "-"
-        cells = (
-            f"`{item.name}`",
-            f"`{value_text(item.default)}`",
-            about.kind.unit or "-",
-            about.kind.allowed,
-            variable,
-        )
-        lines.append(f"| {' | '.join(cells)} | {about.meaning}{_other_names(item.name)} |")
+    for item in fields(record):
+        known = about(item.name)
+        variable = f"`{known.variables[0]}`" if known.variables else "-"
+        default = f"`{value_text(item.default)}`" if item.default != "" else "empty"
+        cells = (f"`{item.name}`", default, known.kind.unit or "-", known.kind.allowed, variable)
+        lines.append(f"| {' | '.join(cells)} | {known.meaning}{_other_names(known)} |")
     return "\n".join(lines) + "\n"
 
 
-def _other_names(name: str) -> str:
-    about = PoolSettings.about(name)
-    others = [f"`{other}`" for other in (*about.aliases, *about.variables[1:])]
+def _other_names(known: Setting) -> str:
+    others = [f"`{other}`" for other in (*known.aliases, *known.variables[1:])]
     return f" (also {', '.join(others)})" if others else ""

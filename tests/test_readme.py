@@ -1,6 +1,7 @@
 """README says what the code does: its example runs, its settings and targets are the real ones."""
 
 import dataclasses
+import json
 import re
 import runpy
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from sglang_umbp import PoolSettings
+from sglang_umbp.cli import build_parser
+from sglang_umbp.hicache import extra_config
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -20,7 +23,7 @@ def test_python_example_runs(code):
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/troubleshooting.md"])
+@pytest.mark.parametrize("path", ["README.md", "docs/troubleshooting.md", "docs/sglang.md"])
 def test_generated_parts_are_as_the_code_has_them(path):
     renewed = runpy.run_path(str(ROOT / ".ci" / "scripts" / "make_docs.py"))["renewed"]
     text = (ROOT / path).read_text()
@@ -35,11 +38,37 @@ def test_troubleshooting_has_ten_problems_each_with_cause_and_cure():
 
 
 def test_settings_named_in_the_documents_exist():
-    text = README + (ROOT / "docs" / "troubleshooting.md").read_text()
-    fields = {field.name for field in dataclasses.fields(PoolSettings)}
-    abouts = [PoolSettings.about(name) for name in fields]
+    text = README + "".join((ROOT / "docs" / name).read_text() for name in ("troubleshooting.md", "sglang.md"))
+    abouts = [PoolSettings.about(field.name) for field in dataclasses.fields(PoolSettings)]
+    abouts += [extra_config.about(field.name) for field in dataclasses.fields(extra_config.ConnectorSettings)]
     known = {variable for about in abouts for variable in about.variables}
     assert set(re.findall(r"\bUMBP_[A-Z_]+", text)) - {"UMBP_"} <= known
+
+
+def test_extra_configs_in_the_documents_are_allowed():
+    texts = README + (ROOT / "docs" / "sglang.md").read_text()
+    configs = re.findall(r"extra-config '(\{.*?\})'", texts)
+    assert configs
+    for config in configs:
+        extra_config.read_settings(json.loads(config), {})
+
+
+@pytest.mark.parametrize("command", ["probe restore", "bench connector"])
+def test_arguments_of_a_command_are_those_of_its_table(command):
+    document = "sglang.md" if command.startswith("probe") else "benchmarks.md"
+    text = (ROOT / "docs" / document).read_text()
+    section = text[text.index("probe restore`\n" if command.startswith("probe") else "**connector**") :]
+    table = section[section.index("| argument") : section.index("| key of")]
+    common = set() if command.startswith("probe") else {"--seed", "--json", "--cache-bytes"}
+    named = {flag for row in re.findall(r"^\|(.*?)\|", table, re.M) for flag in re.findall(r"--[a-z][a-z-]*", row)}
+    assert named | common == flags_of(command) - {"--help"}
+
+
+def flags_of(command):
+    parser = build_parser()
+    for word in command.split():
+        parser = next(action.choices[word] for action in parser._actions if word in (action.choices or ()))
+    return {flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
 
 
 def test_make_targets_named_are_targets():
@@ -49,6 +78,7 @@ def test_make_targets_named_are_targets():
 
 
 def test_linked_files_exist():
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        links = re.findall(r"\]\(([^)#]+)\)", path.read_text())
+        assert [link for link in links if not (path.parent / link).exists()] == []
+    assert "](docs/sglang.md)" in README

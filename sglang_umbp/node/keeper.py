@@ -44,6 +44,7 @@ class Keeper:
         self._clock = clock
         self._log = LimitedLog(logger)
         self._wake = -1
+        self._wake_lock = threading.Lock()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._attachment: Attachment | None = None
@@ -76,14 +77,16 @@ class Keeper:
         if self._thread is not None:
             os.eventfd_write(self._wake, 1)
             self._thread.join()
-            os.close(self._wake)
             self._thread = None
-            self._wake = -1
+            with self._wake_lock:  # a descriptor of this number must not get what was meant for ours
+                os.close(self._wake)
+                self._wake = -1
 
     def wake(self) -> None:
         """The thread looks after the attachment now."""
-        if self._wake >= 0 and not self._stopping:
-            os.eventfd_write(self._wake, 1)
+        with self._wake_lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     # The thread ------------------------------------------------------------------------------------------
 

@@ -203,6 +203,19 @@ class NodePool(Pool):
             size_text(attached.reservation_quota_bytes),
         )
 
+        self._warn_of_other_capacity(attached.capacity_bytes)
+
+    def _warn_of_other_capacity(self, capacity_bytes: int) -> None:
+        wanted = self.settings.dram_capacity_bytes
+        if wanted not in (None, capacity_bytes):
+            logger.warning(
+                "%s=%s has no effect: the node server at unix:%s was started with %d bytes",
+                self.settings.named("dram_capacity_bytes"),
+                wanted,
+                self.path,
+                capacity_bytes,
+            )
+
     def _use(self, native: _native.Pool) -> None:
         native.raw_namespace = self._raw  # type: ignore[attr-defined]  # for calls without a namespace
         self._shorten_paths()

@@ -1,0 +1,128 @@
+"""The pages of one SGLang host pool in the pool of this package: look-up, put and get by page hash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidBatchError
+from ..layout import Namespace, PageLayout
+from ..pool import Pool
+from .held_pages import HeldPages
+from .hits import leading_run
+from .host_pages import HostPages, PagePart
+
+
+class StoredPool:
+    """A host pool and the objects of its pages: one for each part, and a page is there when all are. Thread-safe."""
+
+    def __init__(self, pool: Pool, pages: HostPages, namespace_name: bytes, held: HeldPages) -> None:
+        """Registers the host pool's memory and lays its pages out.
+
+        namespace_name: the identity of the pages. Raises RegionError, InvalidBatchError; memory that was registered
+        stays so until the pool closes.
+        """
+        self.pages = pages
+        self.page_bytes = sum(part.nbytes for part in pages.parts)
+        self.namespace = pool.namespace(namespace_name, [part.name for part in pages.parts])
+        self._pool = pool
+        self._held = held
+        for address, nbytes in pages.regions:
+            pool.register_memory(address, nbytes)
+        self._layouts = [_layout(pool, self.namespace, pages, part) for part in pages.parts]
+
+    @property
+    def fragments(self) -> int:
+        """Unbroken pieces of a page in the host pool."""
+        return sum(layout.fragments for layout in self._layouts)
+
+    def prefix(self, keys: list[str]) -> int:
+        """Length of the leading run of pages that are there; they are held for the load that follows."""
+        if not self._held.enabled:
+            return self._pool.exists_prefix(keys, namespace=self.namespace)
+        found = leading_run(self._hold(keys))
+        if found < len(keys):  # what the quota cut off is there as well
+            found += self._pool.exists_prefix(keys[found:], namespace=self.namespace)
+        return found
+
+    def present(self, keys: list[str]) -> list[bool]:
+        """Per page: whether it is there; what is there is held for the load that follows."""
+        if self._held.enabled:
+            hits = self._hold(keys)
+            if False not in hits:
+                return hits
+        return self._pool.exists(keys, namespace=self.namespace)
+
+    def put(self, keys: list[str], host_indices: Any, depth: int | None) -> list[bool]:
+        """Stores pages from the host pool. depth: how many pages of the prefix come before the first; None: unknown.
+
+        Raises InvalidBatchError: indices that are not one page a key, or not of this pool.
+        """
+        with self.pages.steady():
+            rows = self._rows(keys, host_indices)
+            return _all_of([self._pool.put_pages(layout, keys, rows, depth=depth) for layout in self._layouts])
+
+    def get(self, keys: list[str], host_indices: Any) -> list[bool]:
+        """Loads pages into the host pool: from the session that holds them, else by a look-up.
+
+        False: the page was not there, and its row may have been touched in part. Raises InvalidBatchError: indices
+        that are not one page a key, or not of this pool.
+        """
+        with self.pages.steady():
+            rows = self._rows(keys, host_indices)
+            held = self._get_held(keys, rows)
+            return self._get_anew(keys, rows) if held is None else held
+
+    def _get_held(self, keys: list[str], rows: np.ndarray) -> list[bool] | None:
+        """Loads from a session; None: no session has all of these pages, or it was let go of meanwhile."""
+        place = self._held.find(self.namespace, keys)
+        if place is None:
+            return None
+        try:
+            return _all_of([place.session.get_pages(layout, rows, first=place.first) for layout in self._layouts])
+        except InvalidBatchError:
+            if not place.session.closed:
+                raise
+            return None
+        finally:
+            self._held.loaded(place, len(keys))
+
+    def _get_anew(self, keys: list[str], rows: np.ndarray) -> list[bool]:
+        return _all_of([self._pool.get_pages(layout, keys, rows) for layout in self._layouts])
+
+    def _hold(self, keys: list[str]) -> list[bool]:
+        session = self._pool.pin(keys, namespace=self.namespace, firm=False)
+        hits = session.hits
+        if True in hits:
+            self._held.add(session, keys, hits)
+        else:
+            session.close()
+        return hits
+
+    def _rows(self, keys: list[str], host_indices: Any) -> np.ndarray:
+        if host_indices is None:
+            raise InvalidBatchError(f"{len(keys)} pages of {self.pages.name!r} without host indices")
+        rows = self.pages.rows_of(host_indices)
+        if len(rows) != len(keys):
+            raise InvalidBatchError(
+                f"{len(keys)} page hashes of {self.pages.name!r} with host indices of {len(rows)} pages"
+            )
+        return rows
+
+
+def _layout(pool: Pool, namespace: Namespace, pages: HostPages, part: PagePart) -> PageLayout:
+    return pool.page_layout(
+        namespace,
+        part.name,
+        rows=pages.rows,
+        bases=part.bases,
+        strides=part.strides,
+        sizes=part.sizes,
+        object_offsets=part.object_offsets,
+        logical_layers=part.layers,
+    )
+
+
+def _all_of(answers: list[list[bool]]) -> list[bool]:
+    return answers[0] if len(answers) == 1 else [all(page) for page in zip(*answers, strict=True)]
