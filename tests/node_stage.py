@@ -104,9 +104,9 @@ class WorkerProcess:
 
 @dataclass(frozen=True)
 class Left:
-    """What a process has: descriptors (sockets among them), threads, maps of the pool, bytes of its own."""
+    """What a process has: descriptors (of sockets, and others), threads, maps of the pool, bytes of its own."""
 
-    descriptors: int
+    files: int
     sockets: int
     threads: int
     maps: int
@@ -119,18 +119,19 @@ class Left:
         for entry in list(process.joinpath("fd").iterdir()):
             if os.path.lexists(entry):
                 open_files.append(_target(entry))
+        sockets = sum(name.startswith("socket:") for name in open_files)
         lines = process.joinpath("status").read_text().splitlines()
         figures = dict(line.split(":", 1) for line in lines)
         return Left(
-            descriptors=len(open_files),
-            sockets=sum(name.startswith("socket:") for name in open_files),
+            files=len(open_files) - sockets,
+            sockets=sockets,
             threads=int(figures["Threads"]),
             maps=process.joinpath("maps").read_text().count("memfd:umbp"),
             nbytes=int(figures["RssAnon"].split()[0]) << 10,
         )
 
     def grew_to(self, later: Left, spare: int) -> bool:
-        counts = ("descriptors", "sockets", "threads")
+        counts = ("files", "sockets", "threads")
         more = any(getattr(later, name) > getattr(self, name) + spare for name in counts)
         return more or later.maps > self.maps or later.nbytes - self.nbytes > GROWTH_BYTES
 
@@ -249,7 +250,7 @@ class Stage:
         deadline = time.monotonic() + 10
         while True:
             after = self.processes()
-            spare = len(self.crowd)  # one more idle connection each, which the client may keep
+            spare = len(self.crowd)  # one more idle connection each, which the client may keep: socket, pidfd, thread
             if not any(one.grew_to(two, spare) for one, two in zip(before, after, strict=True)):
                 return
             assert time.monotonic() < deadline, f"grown from {before} to {after}"

@@ -17,7 +17,7 @@ from waiting import DEADLINE_S
 
 from sglang_umbp import NodePool
 
-FEW, MANY = 4, 100
+FEW, MANY = 6, 100
 """Strikes of each kind: in make test, in make soak."""
 
 FREE = ("reserved_bytes", "quarantined_bytes")
