@@ -1,7 +1,7 @@
 """One tensor-parallel rank of an MLA model: SGLang's real HiCacheController over the pool of a node server.
 
 python controller_rank.py JSON: {"rank", "ranks", "rendezvous", "address", "pages", "stores"}. With "stores" it backs
-its pages up, which SGLang lets rank 0 alone write; then it prefetches them into wiped host memory and checks every byte.
+its pages up, which SGLang lets rank 0 alone write; then it prefetches them into wiped host memory, every byte checked.
 Says so in one JSON line and waits to be killed.
 """
 
