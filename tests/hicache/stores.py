@@ -57,8 +57,9 @@ def page_bytes(host_pool, page: int) -> bytes:
 
 
 def page_tensors(host_pool) -> list[torch.Tensor]:
-    """The tensors that hold a host pool's pages, without its lists of free slots and of addresses."""
-    return [t for t in cpu_pools.tensors_of(host_pool) if t.dtype not in (torch.int64, torch.uint64)]
+    """The tensors that hold a host pool's pages, without its lists of slots and of addresses."""
+    others = (torch.int64, torch.uint64, torch.bool)
+    return [t for t in cpu_pools.tensors_of(host_pool) if t.dtype not in others]
 
 
 def fill(host_pool, seed: int = 0) -> None:
