@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,10 +25,11 @@ class ServerProcess:
         values = {"dram_capacity_bytes": objects * nbytes, "index_entries": 256}
         values |= {"reservation_quota_bytes": objects * nbytes, **settings}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
-        command = [sys.executable, "-m", "sglang_umbp", "serve", "--address", f"unix:{path}", *flags]
+        command = [*autostart.server_command(f"unix:{path}"), *flags]
         self.log = path.with_suffix(".out")
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
+            environment = autostart.package_environment(os.environ)
+            self.process = subprocess.Popen(command, env=environment, stderr=log, stdin=subprocess.DEVNULL)
         wait_until(lambda: autostart.listens(path) or self.process.poll() is not None)
         assert self.process.poll() is None, self.log.read_text()
 

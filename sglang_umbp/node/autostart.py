@@ -136,13 +136,16 @@ def server_command(address: str) -> list[str]:
     return [sys.executable, "-P", "-m", "sglang_umbp", "serve", "--address", address]
 
 
-def server_environment(settings: PoolSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a server with these settings: what arguments said takes the place of variables.
+def package_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which another interpreter finds the package where this process found it."""
+    folders = (os.fspath(PACKAGE_PARENT), environ.get("PYTHONPATH", ""))
+    return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
-    The server finds the package where this process found it.
-    """
-    made = {name: value for name, value in environ.items() if name != ADDRESS_VARIABLE}
-    made["PYTHONPATH"] = os.pathsep.join(filter(None, (os.fspath(PACKAGE_PARENT), environ.get("PYTHONPATH", ""))))
+
+def server_environment(settings: PoolSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server with these settings: what arguments said takes the place of variables."""
+    made = package_environment(environ)
+    made.pop(ADDRESS_VARIABLE, None)
     made.setdefault(IDLE_EXIT_VARIABLE, f"{IDLE_EXIT_S:g}")
     for name in POOL_SETTINGS:
         if settings.source(name).kind == "argument":

@@ -99,7 +99,10 @@ def test_a_failed_attachment_leaves_no_store_behind():
 def test_replicated_pages_of_several_ranks_are_refused_by_what_sglang_says_of_the_model():
     with published(tp_size=2, hicache_mem_layout="page_first_direct", hicache_io_backend="direct"):
         device, host = pools("mla", "page_first_direct")
-        with pytest.raises(ValueError, match="standalone_address"), controllers.controller_over(device, host):
+        with (
+            pytest.raises(ValueError, match="standalone_address"),
+            controllers.controller_over(device, host, mode="embedded"),
+        ):
             pass
 
 

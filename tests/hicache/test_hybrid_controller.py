@@ -180,7 +180,7 @@ def test_the_group_of_several_ranks_is_refused_by_what_sglang_says_of_the_model(
             cpu_pools.deepseek_v4_device_pool(),
             storage_backend="dynamic",
             prefetch_threshold=PAGE,
-            storage_backend_extra_config=dict(controllers.DYNAMIC),
+            storage_backend_extra_config=controllers.DYNAMIC | {"mode": "embedded"},
         )
 
 
