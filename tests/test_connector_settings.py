@@ -99,8 +99,8 @@ def test_the_pool_is_the_machines_where_an_address_is_given_or_several_ranks_sha
 
 @pytest.mark.parametrize("no", [False, None, 0, "", "0", "False", "no", "OFF"])
 def test_a_mode_that_is_off_is_no_mode(no):
-    environ = {"UMBP_STANDALONE_ADDRESS": ""} | ({} if no is None else {"UMBP_SSD_ENABLED": str(no)})
-    assert read_settings({"standalone_auto_start": no}, environ).connector.hold_lookups == 512
+    environ = {"UMBP_MASTER_ADDRESS": ""} | ({} if no is None else {"UMBP_SSD_ENABLED": str(no)})
+    assert read_settings({"ssd_enabled": no}, environ).connector.hold_lookups == 512
 
 
 DYNAMIC = {"backend_name": "umbp", "module_path": "sglang_umbp.hicache.store", "class_name": "UmbpStore"}
