@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_sglang_server import FakeSglangServer
+from fake_sglang_server import PAGE_SIZE, FakeSglangServer
 
 from sglang_umbp.cli import build_parser, main
 from sglang_umbp.probe.answers import Answer, CachedTokens, first_difference
@@ -256,3 +256,11 @@ def test_equal_answers_have_no_difference_whatever_their_times() -> None:
     one = Answer((1, 2), (-0.5, -1.5), CachedTokens(0, 0, 0, 0), 0.1, 0.2)
     other = Answer((1, 2), (-0.5, -1.5), CachedTokens(16, 0, 0, 16), 0.3, 0.4)
     assert first_difference(one, other, 0.0) is None
+
+
+def test_no_prompt_is_of_whole_pages_alone() -> None:
+    """SGLang would go on with another computation of the last page than the hit's own."""
+    fake = FakeSglangServer()
+    assert probe(fake, "--tokens", f"{4 * PAGE_SIZE},{4 * PAGE_SIZE + 1}") == 0
+    lengths = {len(request["input_ids"]) for request in fake.requests}
+    assert lengths == {4 * PAGE_SIZE + PAGE_SIZE // 2, 4 * PAGE_SIZE + 1}

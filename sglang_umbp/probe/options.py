@@ -31,7 +31,7 @@ class ProbeOptions:
             raise ServerUnusableError("the server has no --hicache-storage-backend: there is no storage to probe")
         limit = min(filter(None, (info.max_prompt_tokens, info.device_tokens - self.new_tokens)))
         for tokens in self.tokens:
-            if not info.page_size < tokens <= limit:
+            if not (info.page_size < tokens and info.prompt_length(tokens) <= limit):
                 raise ServerUnusableError(
                     f"--tokens {tokens} is not allowed: this server serves prompts of {info.page_size + 1} (more than "
                     f"a page) to {limit} tokens"

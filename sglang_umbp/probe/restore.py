@@ -65,13 +65,14 @@ class FlushTrials:
 
     def run(self, tokens: int, number: int) -> Iterator[Trial]:
         """One trial."""
-        prompt, new = self._prompts.fresh(tokens), self._options.new_tokens
+        length = self._info.prompt_length(tokens)
+        prompt, new = self._prompts.fresh(length), self._options.new_tokens
         cold = self._server.generate(prompt, new)
         device = self._server.generate(prompt, new)
         self._sleep(self._options.settle_s)  # a flush drops pages that are still on their way to the storage
         self._server.flush_cache(self._options.flush_deadline_s)
         storage = self._server.generate(prompt, new)
-        yield Trial(tokens, number, self._info.longest_hit(tokens), cold, device, storage)
+        yield Trial(tokens, number, self._info.longest_hit(length), cold, device, storage)
 
 
 class EvictionTrials:
@@ -92,7 +93,8 @@ class EvictionTrials:
 
     def run(self, tokens: int, number: int) -> Iterator[Trial]:
         """One trial a prompt."""
-        prompts = [self._prompts.fresh(tokens) for _ in range(self._options.concurrency)]
+        length = self._info.prompt_length(tokens)
+        prompts = [self._prompts.fresh(length) for _ in range(self._options.concurrency)]
         with ThreadPoolExecutor(self._options.concurrency) as workers:
             device_room, host_room = self._info.device_tokens // 2, self._info.host_tokens // 4
             waves = self._waves(prompts, device_room)
@@ -102,7 +104,7 @@ class EvictionTrials:
             waves = self._waves(prompts, min(device_room, host_room or device_room))
             storage = [answer for wave in waves for answer in self._ask(workers, wave)]
         for (cold, device), last in zip(warm, storage, strict=True):
-            yield Trial(tokens, number, self._info.longest_hit(tokens), cold, device, last)
+            yield Trial(tokens, number, self._info.longest_hit(length), cold, device, last)
 
     def _waves(self, prompts: Sequence[Prompt], room_tokens: int) -> Iterator[Sequence[Prompt]]:
         each = len(prompts[0]) + self._options.new_tokens + self._info.page_size

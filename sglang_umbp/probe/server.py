@@ -33,6 +33,14 @@ class ServerInfo:
     host_tokens: int
     replicas: int = 1
 
+    def prompt_length(self, tokens: int) -> int:
+        """`tokens`, or half a page more where they are whole pages.
+
+        The last page of a prompt of whole pages is computed anew by every hit, and SGLang then goes on with the copy
+        that its tree already has, from another computation: logprobs would differ with any storage.
+        """
+        return tokens + self.page_size // 2 if tokens % self.page_size == 0 else tokens
+
     def longest_hit(self, tokens: int) -> int:
         """Tokens of a prompt of `tokens` that a cache can have: whole pages, and never the last token."""
         return (tokens - 1) // self.page_size * self.page_size
