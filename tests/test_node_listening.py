@@ -159,5 +159,6 @@ def test_addresses():
         with pytest.raises(SettingsError, match="allowed: unix:PATH"):
             parse_address(wrong)
     assert default_address({"XDG_RUNTIME_DIR": "/run/user/7"}) == "unix:/run/user/7/sglang_umbp/node.sock"
-    assert default_address({"XDG_RUNTIME_DIR": "relative"}, uid=7) == "unix:/tmp/sglang_umbp-7/node.sock"
-    assert default_address({}, uid=7) == "unix:/tmp/sglang_umbp-7/node.sock"
+    own = f"unix:{Path('/tmp') / 'sglang_umbp-7' / 'node.sock'}"
+    assert default_address({"XDG_RUNTIME_DIR": "relative"}, uid=7) == own
+    assert default_address({}, uid=7) == own
