@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -434,6 +435,19 @@ def test_a_client_that_cannot_map_what_it_was_given_takes_no_place(make_node):
         with pytest.raises(PoolMemoryError):
             Attachment.make(node.path, "", no_room, time.monotonic() + DEADLINE_S)
         assert node.figures()["clients"] == []
+
+
+def test_a_client_that_cannot_be_watched_takes_no_place(node, monkeypatch):
+    def out_of_watches(_: int) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(node.server.service.clients, "_watch", out_of_watches)
+    talker = node.talker()
+    with refused(ErrorCode.FAILED):
+        talker.attach()
+    assert node.figures()["clients"] == []
+    monkeypatch.undo()
+    talker.attach()
 
 
 def test_a_client_that_is_never_told_so_takes_no_place(node):
