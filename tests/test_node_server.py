@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -21,9 +23,11 @@ from objects import names
 from waiting import DEADLINE_S, Background, wait_until
 
 from sglang_umbp import Status
-from sglang_umbp.errors import NodeServerError, RefusedError
+from sglang_umbp.errors import NodeServerError, PoolMemoryError, RefusedError
 from sglang_umbp.node import node_client, protocol
+from sglang_umbp.node.attachment import Attachment
 from sglang_umbp.node.channel import ConnectionEndedError
+from sglang_umbp.node.connection import STRANGER_S
 from sglang_umbp.node.protocol import ErrorCode
 from sglang_umbp.node.server import NodeServer
 
@@ -419,6 +423,46 @@ def test_more_clients_than_allowed_are_refused_until_one_detaches(make_node):
         node.talker().attach()
     assert two.call(protocol.Detach(client=first.client)) == protocol.Done()
     node.talker().attach()
+
+
+def test_a_client_that_cannot_map_what_it_was_given_takes_no_place(make_node):
+    node = make_node(max_clients=1)
+
+    def no_room(_: protocol.Attached, __: list[int]) -> NoReturn:
+        raise PoolMemoryError("no address space")
+
+    for _ in range(3):
+        with pytest.raises(PoolMemoryError):
+            Attachment.make(node.path, "", no_room, time.monotonic() + DEADLINE_S)
+        assert node.figures()["clients"] == []
+
+
+def test_a_client_that_cannot_be_watched_takes_no_place(node, monkeypatch):
+    def out_of_watches(_: int) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(node.server.service.clients, "_watch", out_of_watches)
+    talker = node.talker()
+    with refused(ErrorCode.FAILED):
+        talker.attach()
+    assert node.figures()["clients"] == []
+    monkeypatch.undo()
+    talker.attach()
+
+
+def test_a_client_that_is_never_told_so_takes_no_place(node):
+    talker = node.talker()
+    talker.socket.shutdown(socket.SHUT_RD)
+    talker.send(protocol.Attach(nonce=talker.nonce, label=""))
+    wait_until(lambda: not node.server._threads)
+    assert node.figures()["clients"] == []
+
+
+def test_a_connection_without_a_client_does_not_keep_an_idle_server():
+    with short_directory() as directory, NodeServer(settings_for(directory / "node.sock", idle_exit_s=0.3)) as server:
+        serving = Background(server.run)
+        with Talker(directory / "node.sock"):
+            serving.result(STRANGER_S / 2)
 
 
 def test_keys_and_connections_of_one_client_are_bounded(node, monkeypatch):

@@ -80,6 +80,11 @@ class Attachment:
             if len(descriptors) != len(protocol.DESCRIPTORS):
                 raise ProtocolError(f"{len(descriptors)} descriptors came along; {len(protocol.DESCRIPTORS)} are due")
             attachment = cls(path, peer, attached, make_native(attached, descriptors))
+        except BaseException:
+            # Else this process has one more client there, as long as it lives, after each attempt.
+            with contextlib.suppress(UmbpError):
+                connection.ask(protocol.Detach(client=attached.client), protocol.Done, time.monotonic() + DETACH_S)
+            raise
         finally:
             close_all(descriptors)
         attachment._open.add(connection)

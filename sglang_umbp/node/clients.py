@@ -86,7 +86,11 @@ class Clients:
         client = NodeClient(number, peer.pid, label, os.dup(peer.pidfd), self._quota_bytes)
         with self._lock:
             self._clients[number] = client
-        self._watch(client.pidfd)
+        try:
+            self._watch(client.pidfd)
+        except BaseException:  # nobody would hear of its end
+            self.forget(client)
+            raise
         return client
 
     def find(self, number: int, pid: int) -> NodeClient:

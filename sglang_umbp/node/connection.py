@@ -167,7 +167,7 @@ class Connection:
             with self._service.clients.attach(self._peer, request.label) as (client, descriptors):
                 client.add(self)
                 self._client = client
-                self._send(request_id, self._service.attached(client), descriptors)
+                self._tell(request_id, client, descriptors)
         except RefusedError as refused:
             self._send(request_id, as_error(refused))
         except (UmbpError, OSError) as error:
@@ -175,6 +175,13 @@ class Connection:
                 raise
             self._service.log.warning("attach", "attach of pid %d failed: %s", self._peer.pid, error)
             self._send(request_id, as_error(refusal(ErrorCode.FAILED, f"attach failed: {error}")))
+
+    def _tell(self, request_id: int, client: NodeClient, descriptors: list[int]) -> None:
+        try:
+            self._send(request_id, self._service.attached(client), descriptors)
+        except NodeServerError:  # nobody maps what nobody was given: it would be a client as long as its process lives
+            self._service.clients.forget(client)
+            raise
 
     def _refuse_second_client(self) -> None:
         if self._client is not None:

@@ -148,7 +148,7 @@ class NodeServer:
                     logger.info("stopping: told to")
                     return
                 self._attend(descriptor)
-            if self._threads or len(self.service.clients):
+            if len(self.service.clients):  # not connections: who is refused, and asks again and again, is no client
                 idle_since = self._clock()
             elif self.settings.idle_exit_s and self._clock() - idle_since >= self.settings.idle_exit_s:
                 logger.info("stopping: no client for %g s", self.settings.idle_exit_s)
