@@ -303,9 +303,9 @@ class UmbpStore(HiCacheStorage):
         """Removes every page, those held for a load too; backups in progress fail."""
         try:
             self._pool.clear()
-            self._held.close()  # after it: a session keeps its pages, and one that began before is not added any more
         except Exception as error:
             self._faults.caught("clear", error)
+        self._held.close()  # after it: a session keeps its pages, and one that began before is not added any more
 
     def get_stats(self) -> StorageMetrics:
         """Pages and GB/s of each batch since the last call, where SGLang's metrics are on."""

@@ -598,3 +598,19 @@ def test_a_store_that_nobody_closes_gives_its_memory_back_when_it_is_collected(h
         gc.collect()
     assert pool.closed
     assert len(lines_of(caplog, "umbp store closed")) == 1
+
+
+def test_what_is_held_goes_also_when_the_pool_could_not_be_cleared(host, monkeypatch):
+    keys = stores.page_hashes(2)
+    with stores.opened_store(host) as store:
+        assert store.batch_set_v1(keys, stores.indices_of(host, 0, 1)) == [True, True]
+        assert store.batch_exists(keys) == 2
+        assert len(store._held) == 1
+
+        def unreachable():
+            raise ConnectionError("no answer")
+
+        monkeypatch.setattr(store._pool, "clear", unreachable)
+        store.clear()
+        assert len(store._held) == 0
+        monkeypatch.undo()
