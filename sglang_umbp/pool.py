@@ -373,7 +373,7 @@ class Pool:
             return self._opened().raw_namespace  # type: ignore[attr-defined, no-any-return]
         return namespace
 
-    def _one(self, where: Where) -> tuple[_native.Components, int]:
+    def _one(self, where: Where) -> tuple[Namespace, int]:
         if isinstance(where, Component):
             return where.namespace, where.part
         space = self._all(where)

@@ -18,7 +18,7 @@ import numpy as np
 from .. import _native
 from ..errors import InvalidBatchError, NodeServerError, UmbpError
 from ..identity import RAW_KEYS_IDENTITY
-from ..layout import Component, Namespace, PageLayout
+from ..layout import Namespace, PageLayout
 from ..pool import Keys, Pool, Where, check_machine, native_config
 from ..setting_kinds import size_text
 from ..settings import PoolSettings
@@ -271,7 +271,7 @@ class NodePool(Pool):
         status: bool = False,
     ) -> list[bool] | list[Status]:
         """As for ``Pool``; see ``put_pages``."""
-        space, part = self._place(namespace)
+        space, part = self._one(namespace)
         return self._store(space, part, keys, self.native.whole_source(addresses, sizes), None, status)
 
     def put_ranges(
@@ -287,15 +287,9 @@ class NodePool(Pool):
         status: bool = False,
     ) -> list[bool] | list[Status]:
         """As for ``Pool``; see ``put_pages``."""
-        space, part = self._place(namespace)
+        space, part = self._one(namespace)
         source = self.native.range_source(object_sizes, addresses, sizes, offsets, starts)
         return self._store(space, part, keys, source, None, status)
-
-    def _place(self, where: Where) -> tuple[Namespace, int]:
-        if isinstance(where, Component):
-            return where.namespace, where.part
-        space, part = self._one(where)
-        return cast(Namespace, space), part
 
     def _store(
         self, space: Namespace, part: int, keys: Keys, source: _native.PutSource, depth: int | None, status: bool

@@ -51,8 +51,8 @@ def run_probe(
     return ProbeResult(options, info, tuple(trials), tuple(found))
 
 
-class FlushTrials:
-    """One prompt at a time; `/flush_cache` empties device and host between the device hit and the storage hit."""
+class _Trials:
+    """What both kinds of trials need."""
 
     def __init__(
         self, server: SglangServer, info: ServerInfo, options: ProbeOptions, sleep: Callable[[float], None]
@@ -62,6 +62,10 @@ class FlushTrials:
         self._options = options
         self._sleep = sleep
         self._prompts = Prompts(options.seed, options.vocab_size)
+
+
+class FlushTrials(_Trials):
+    """One prompt at a time; `/flush_cache` empties device and host between the device hit and the storage hit."""
 
     def run(self, tokens: int, number: int) -> Iterator[Trial]:
         """One trial."""
@@ -75,21 +79,12 @@ class FlushTrials:
         yield Trial(tokens, number, self._info.longest_hit(length), cold, device, storage)
 
 
-class EvictionTrials:
+class EvictionTrials(_Trials):
     """So many prompts at once; other prompts displace them from device and host before they are asked for again.
 
     Cold runs and device hits go in waves that half of the device's cache holds, so that a wave cannot evict itself;
     storage hits in waves that also a quarter of the host's holds: SGLang skips prefetches beyond half of it.
     """
-
-    def __init__(
-        self, server: SglangServer, info: ServerInfo, options: ProbeOptions, sleep: Callable[[float], None]
-    ) -> None:
-        self._server = server
-        self._info = info
-        self._options = options
-        self._sleep = sleep
-        self._prompts = Prompts(options.seed, options.vocab_size)
 
     def run(self, tokens: int, number: int) -> Iterator[Trial]:
         """One trial a prompt."""
