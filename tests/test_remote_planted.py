@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from native_programs import CORE, program, program_with
 
 TIMEOUT_S = 120
+CATCH_WITHIN_S = 60
+"""How long a mistake may stay unseen that needs threads to meet: the program is run again until then."""
 
 BATCH, FILL, POOL = "remote_batch.cpp", "pool_fill.cpp", "pool.cpp"
 ANY_STEP = {"if (next_ != step)": "if (false)"}
@@ -49,6 +52,14 @@ def run(binary: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([binary, "0"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
+def is_caught(binary: Path) -> bool:
+    give_up = time.monotonic() + CATCH_WITHIN_S
+    while time.monotonic() < give_up:
+        if run(binary).returncode != 0:
+            return True
+    return False
+
+
 def test_the_sound_core_passes() -> None:
     done = run(program("remote_stress", "plain"))
     assert (done.returncode, done.stderr) == (0, "")
@@ -61,4 +72,4 @@ def test_a_mistake_is_caught(plant: str, tmp_path: Path) -> None:
     for sound, altered in edits.items():
         assert sound in text, f"{file} has changed: plant the mistake anew"
         text = text.replace(sound, altered)
-    assert run(program_with("remote_stress", {file: text}, tmp_path)).returncode != 0, "not caught"
+    assert is_caught(program_with("remote_stress", {file: text}, tmp_path)), "not caught"
