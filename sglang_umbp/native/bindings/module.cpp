@@ -53,6 +53,7 @@ NB_MODULE(_native, m) {
   translate<PoolClosed>("PoolClosedError");
   translate<ForkedPool>("ForkedPoolError");
   translate<OutOfMemory>("PoolMemoryError");
+  translate<DeviceError>("DeviceError");
   bind_build(m);
   bind_hash(m);
   bind_planner(m);
