@@ -44,6 +44,7 @@ inline constexpr const char* kSmallKernel = "umbp_copy_small";
 // device sees it. Blocks of kPlainThreads. Any alignment and size.
 inline constexpr const char* kPlainKernel = "umbp_copy_plain";
 inline constexpr unsigned kPlainThreads = 128;
+inline constexpr unsigned kPlainGroup = 32;  // threads that copy one part
 // Part size that keeps the loads of one warp in flight together: 4 of 16 bytes a thread.
 inline constexpr uint32_t kPlainPartBytes = 2048;
 
@@ -51,9 +52,10 @@ inline constexpr uint32_t kPlainPartBytes = 2048;
 // capability 9.0. Blocks of kBulkThreads with kBulkSharedBytes of dynamic shared memory. Every address and size is a
 // multiple of kBulkAlignment, part_bytes at most kBulkPartBytes.
 inline constexpr const char* kBulkKernel = "umbp_copy_bulk";
-inline constexpr unsigned kBulkThreads = 32;
-inline constexpr uint32_t kBulkPartBytes = 3456;
-inline constexpr unsigned kBulkStages = 2;  // a thread
+inline constexpr int kBulkFromMajor = 9;     // the compute capability from which the image has it
+inline constexpr unsigned kBulkThreads = 32;  // each copies parts of its own
+inline constexpr uint32_t kBulkPartBytes = 2304;
+inline constexpr unsigned kBulkStages = 3;  // a thread
 inline constexpr unsigned kBulkSharedBytes = kBulkThreads * kBulkStages * kBulkPartBytes;
 inline constexpr uint64_t kBulkAlignment = 16;
 
