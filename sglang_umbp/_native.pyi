@@ -235,7 +235,7 @@ class CopyThresholds:
     65536, and more. bulk: the bulk kernel instead of the plain one. Immutable.
     """
 
-    def __init__(self, *, dma_from_bytes: int = 1048576, h2d_grids: Sequence[int] = [64, 64, 64, 32], d2h_grids: Sequence[int] = [64, 64, 64, 32], bulk_h2d_grids: Sequence[int] = [16, 8, 8, 8], bulk_d2h_grids: Sequence[int] = [16, 8, 8, 8], bulk: Sequence[bool] = [False, False, False, False], grid_cap: int = 0) -> None: ...
+    def __init__(self, *, dma_from_bytes: int = 1048576, h2d_grids: Sequence[int] = [32, 32, 24, 24], d2h_grids: Sequence[int] = [8, 8, 8, 8], bulk_h2d_grids: Sequence[int] = [8, 4, 4, 4], bulk_d2h_grids: Sequence[int] = [8, 4, 4, 4], bulk: Sequence[bool] = [False, False, False, False], grid_cap: int = 0) -> None: ...
 
     def as_dict(self) -> dict:
         """The arguments that make an equal one."""
