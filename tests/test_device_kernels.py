@@ -187,9 +187,10 @@ def test_without_kernels_dma_serves(environ, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("way", ["auto", "dma", "kernel", "bulk", "dma_each"])
-def test_every_way_copies_through_the_driver(way):
-    with fake_runtime("cuda", late_us=20) as fake:
-        api = _native.load_cuda(str(fake.path))
+@pytest.mark.parametrize("runtime", ["cuda", "hip"])
+def test_every_way_copies_through_the_runtime(runtime, way):
+    with fake_runtime(runtime, late_us=20) as fake:
+        api = {"cuda": _native.load_cuda, "hip": _native.load_hip}[runtime](str(fake.path))
         copier = _native.DeviceCopier(api, 0, b"image", _native.CopyThresholds())
         copy_and_check(fake, api, copier, way)
         assert fake.pending() == 0
