@@ -276,13 +276,13 @@ class DeviceCopier:
         kernels: the compiled image of device/kernels.cu, empty: DMA serves everything. Raises DeviceError.
         """
 
-    def copy(self, dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], direction: str, way: str = 'auto', stream: int = 0, event: int = 0, fragments: int | None = None) -> int:
+    def copy(self, dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], direction: str, way: str = 'auto', stream: int = 0, event: int = 0, fragments: int | None = None, repeats: int = 1) -> int:
         """
         Copies sizes[i] bytes from address src[i] to dst[i] for every i, after what the stream holds and the event marks
         (handles, 0: none); returns when every byte is there, without the GIL meanwhile: the nanoseconds from the first look
         at the runs to that moment. A door for tests and benchmarks: addresses are trusted, and are as the device sees them.
-        direction: to_device, to_host or within_device; way: auto, dma, kernel, bulk or dma_each. Arrays of uint64 of one
-        length, else InvalidBatch. Raises DeviceError.
+        direction: to_device, to_host or within_device; way: auto, dma, kernel, bulk or dma_each. repeats: the copy so often, one
+        after the other. Arrays of uint64 of one length, else InvalidBatch. Raises DeviceError.
         """
 
     def totals(self) -> dict:
