@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 Keys = Sequence[str] | Sequence[bytes] | Sequence[str | bytes]
 Where = Namespace | Component | None
+PagePart = tuple[PageLayout, Keys, Any]
+"""Pages of one component: layout, page hashes, rows (integers, one a page)."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -213,6 +216,24 @@ class Pool:
         uses it.
         """
         return self._put(self._open.put_pages(layout, hashes, rows, depth, status))
+
+    @overload
+    def put_components(
+        self, parts: Sequence[PagePart], *, depth: int | None = None, status: Literal[False] = False
+    ) -> list[list[bool]]: ...
+    @overload
+    def put_components(
+        self, parts: Sequence[PagePart], *, depth: int | None = None, status: Literal[True]
+    ) -> list[list[Status]]: ...
+    def put_components(
+        self, parts: Sequence[PagePart], *, depth: int | None = None, status: bool = False
+    ) -> list[list[bool]] | list[list[Status]]:
+        """Stores pages of several components, of any namespaces, as one batch; the answers of each part.
+
+        parts: (layout, page hashes, rows) of each. As ``put_pages`` otherwise, whose depth is that of each part: no
+        part makes room by evicting what another one stores, and a node server is asked once for all of them.
+        """
+        return self._put(self._open.put_components(parts, depth, status))
 
     @overload
     def get_pages(

@@ -61,6 +61,9 @@ class RankPort(Protocol):
     def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
         """Stores whole pages of pool `pool`; one result a page."""
 
+    def put_all(self, hashes: Sequence[str], rows: Rows) -> list[list[bool]]:
+        """Stores whole pages of all pools; one result a pool and page."""
+
 
 class RestoreTarget(Protocol):
     """A mode or peer under measurement. open() before use; close() frees everything."""
@@ -92,11 +95,15 @@ class EmbeddedPort:
 
     def __init__(self, pool: Pool, layouts: Sequence[PageLayout]) -> None:
         self._put_pages = pool.put_pages
+        self._put_components = pool.put_components
         self.layouts = tuple(layouts)
         self.gets: Sequence[Get] = [partial(pool.get_pages, layout) for layout in layouts]
 
     def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
         return self._put_pages(self.layouts[pool], hashes, rows)
+
+    def put_all(self, hashes: Sequence[str], rows: Rows) -> list[list[bool]]:
+        return self._put_components([(layout, hashes, rows) for layout in self.layouts])
 
 
 class EmbeddedTarget:

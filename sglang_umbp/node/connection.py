@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from .. import _native
 from ..errors import InvalidBatchError, NodeServerError, ProtocolError, RefusedError, UmbpError
@@ -38,6 +37,8 @@ SEND_S = 10.0
 
 LONGEST_CALL_S = 60.0
 """A call's own deadline counts up to this: a thread of the server is its for so long."""
+
+_GROUP = struct.Struct("<4I")
 
 logger = logging.getLogger(__name__)
 
@@ -218,35 +219,26 @@ class Connection:
 
     def _allocate(self, request: protocol.Allocate) -> Message:
         client, deadline = self._of_client(), _deadline(request.deadline_s)
-        sizes = puts.sizes_of(request.sizes)
-        if len(sizes) != len(request.keys):
-            raise refusal(ErrorCode.BAD_REQUEST, f"{len(request.keys)} keys, but {len(sizes)} sizes")
-        nbytes = self._admissible(client, sizes)
-        components = self._service.namespaces.find(request.namespace, request.part)
-        batch = self._service.native.reserve(components, request.part, request.keys, sizes, request.depth)
-        client.begin(request.batch, batch, sum(map(len, request.keys)))
+        batch = self._service.native.reserve_packed(
+            self._groups(request.groups), request.keys, request.key_sizes, request.sizes
+        )
+        nbytes = _admissible(client, batch)
+        client.begin(request.batch, batch, batch.key_bytes)
         try:
             if client.reservations.admit(request.batch, nbytes, deadline):
                 places = _step(request.batch, batch, lambda: puts.allocate(batch, deadline))
             else:
                 batch.abandon()
-                places = puts.over(bytes([Status.NO_SPACE]) * len(sizes))
+                places = puts.over(bytes([Status.NO_SPACE]) * len(batch))
         except BaseException:
             client.abandon(request.batch)
             client.reservations.release(request.batch)
             raise
         return self._settled(client, request.batch, batch, places)
 
-    def _admissible(self, client: NodeClient, sizes: np.ndarray) -> int:
-        """Bytes that count against the quota; what is too large for the pool is refused by it."""
-        capacity_bytes, quota_bytes = self._service.capacity_bytes, client.reservations.quota_bytes
-        nbytes = int(sizes[sizes <= capacity_bytes].sum())
-        if nbytes > quota_bytes and len(sizes) > 1:
-            raise refusal(
-                ErrorCode.QUOTA,
-                f"{nbytes} bytes in one message; allowed: {quota_bytes} (reservation_quota_bytes), or one object",
-            )
-        return nbytes
+    def _groups(self, packed: bytes) -> list[tuple[_native.Components, int, int, int]]:
+        find = self._service.namespaces.find
+        return [(find(space, part), part, count, depth) for space, part, count, depth in _GROUP.iter_unpack(packed)]
 
     def _commit(self, request: protocol.Commit) -> Message:
         client, deadline = self._of_client(), _deadline(request.deadline_s)
@@ -289,6 +281,17 @@ class Connection:
 
     def _stat(self, request: protocol.Stat) -> Message:
         return protocol.Report(body=self._service.report())
+
+
+def _admissible(client: NodeClient, batch: _native.RemoteBatch) -> int:
+    """Bytes that count against the quota; what is too large for the pool is refused by it."""
+    nbytes, quota_bytes = batch.nbytes_asked, client.reservations.quota_bytes
+    if nbytes > quota_bytes and len(batch) > 1:
+        raise refusal(
+            ErrorCode.QUOTA,
+            f"{nbytes} bytes in one message; allowed: {quota_bytes} (reservation_quota_bytes), or one object",
+        )
+    return nbytes
 
 
 def _deadline(deadline_s: float) -> float:

@@ -19,12 +19,12 @@ from .. import _native
 from ..errors import InvalidBatchError, NodeServerError, UmbpError
 from ..identity import RAW_KEYS_IDENTITY
 from ..layout import Namespace, PageLayout
-from ..pool import Keys, Pool, Where, check_machine, native_config
+from ..pool import Keys, PagePart, Pool, Where, check_machine, native_config
 from ..setting_kinds import size_text
 from ..settings import PoolSettings
 from ..sizing import Sizes
 from ..stats import PoolStats, stats_from_native
-from ..status import BY_CODE, Status
+from ..status import Status
 from . import protocol
 from .address import default_address, parse_address
 from .attachment import Attachment
@@ -33,7 +33,7 @@ from .keeper import Keeper
 from .keys import key_bytes, messages_of
 from .patience import Patience
 from .placeholder import lost_pool
-from .remote_put import Bytes, PutJob, no_server, put
+from .remote_put import PutJob, put
 
 ATTACH_S = 2.0
 """For a server to answer a new client."""
@@ -46,6 +46,8 @@ RESTART_S = 10.0
 
 REPORT_ANSWER_S = 0.2
 """How long ``stats`` waits for the server's figures; without an answer it has the last ones."""
+
+_Part = tuple[Namespace, int, Keys, _native.PutSource]
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ class NodePool(Pool):
         self._process = os.getpid()
         self._start_s = START_S
         self._attach_ns = 0
-        self._put_statuses = np.zeros(len(Status), dtype=np.int64)
+        self._put_statuses = [0] * len(Status)
         self._bytes_written = 0
         self._counting = threading.Lock()
         self._figures: dict[str, Any] = {}
@@ -255,11 +257,23 @@ class NodePool(Pool):
         self, layout: PageLayout, hashes: Keys, rows: Any, *, depth: int | None = None, status: bool = False
     ) -> list[bool] | list[Status]:
         """As for ``Pool``. Status.NO_SERVER: there is no server, or it did not answer before the deadline."""
+        parts = [self._page_part((layout, hashes, rows), depth)]
+        return self._store(parts, depth, status)[0]
+
+    def put_components(  # type: ignore[override]  # one signature for what Pool overloads
+        self, parts: Sequence[PagePart], *, depth: int | None = None, status: bool = False
+    ) -> list[list[bool]] | list[list[Status]]:
+        """As for ``Pool``; see ``put_pages``. All components are asked for in one message."""
+        return self._store([self._page_part(part, depth) for part in parts], depth, status)
+
+    def _page_part(self, part: PagePart, depth: int | None) -> _Part:
+        if not isinstance(part, tuple) or len(part) != 3:
+            raise InvalidBatchError("a part of the put is a tuple (layout, hashes, rows)")
+        layout, hashes, rows = part
         if depth is not None and not 0 <= depth <= protocol.U32 - len(hashes):
             raise InvalidBatchError(f"depth={depth}; allowed: 0 to 2**32 - 1 for the last page")
         where = layout.component
-        source = self._open.page_source(layout, rows)
-        return self._store(where.namespace, where.part, hashes, source, depth, status)
+        return where.namespace, where.part, hashes, self._open.page_source(layout, rows)
 
     def put(
         self,
@@ -272,7 +286,7 @@ class NodePool(Pool):
     ) -> list[bool] | list[Status]:
         """As for ``Pool``; see ``put_pages``."""
         space, part = self._one(namespace)
-        return self._store(space, part, keys, self.native.whole_source(addresses, sizes), None, status)
+        return self._store([(space, part, keys, self.native.whole_source(addresses, sizes))], None, status)[0]
 
     def put_ranges(
         self,
@@ -289,26 +303,22 @@ class NodePool(Pool):
         """As for ``Pool``; see ``put_pages``."""
         space, part = self._one(namespace)
         source = self.native.range_source(object_sizes, addresses, sizes, offsets, starts)
-        return self._store(space, part, keys, source, None, status)
+        return self._store([(space, part, keys, source)], None, status)[0]
 
-    def _store(
-        self, space: Namespace, part: int, keys: Keys, source: _native.PutSource, depth: int | None, status: bool
-    ) -> list[bool] | list[Status]:
-        job = PutJob(space, part, key_bytes(keys), source, depth)
+    def _store(self, parts: Sequence[_Part], depth: int | None, status: bool) -> list[list[Any]]:
+        native = _native.ClientPut(self._open, tuple(parts), depth or 0)
         attachment = self._keeper.attachment
-        if attachment is None:
-            codes = no_server(job)
-        else:
-            codes = put(job, attachment, Patience(self._deadline_s(attachment.attached)))
-        self._count(codes, job)
-        answers = [BY_CODE[code] for code in codes.tolist()]
-        return answers if status else [bool(answer) for answer in answers]
+        if attachment is not None and not native.answer_present():
+            job = PutJob(native, [space for space, *_ in parts])
+            put(job, attachment, Patience(self._deadline_s(attachment.attached)))
+        self._count(*native.totals)
+        return native.answers(status)
 
-    def _count(self, codes: Bytes, job: PutJob) -> None:
-        stored = int(job.sizes[codes == Status.OK].sum())
+    def _count(self, answers: Sequence[tuple[int, int]], stored_bytes: int) -> None:
         with self._counting:
-            self._put_statuses += np.bincount(codes, minlength=len(Status))
-            self._bytes_written += stored
+            for code, keys in answers:
+                self._put_statuses[code] += keys
+            self._bytes_written += stored_bytes
 
     # What else the server does --------------------------------------------------------------------------------
 
@@ -347,7 +357,7 @@ class NodePool(Pool):
         memory = self._server_figures().get("memory", {})
         known = {name: memory[name] for name in _SERVER_SIZES if name in memory}
         with self._counting:
-            puts = dict(zip(Status, self._put_statuses.tolist(), strict=True))
+            puts = dict(zip(Status, self._put_statuses, strict=True))
             return replace(own, puts=puts, bytes_written=self._bytes_written, **known)
 
     def _server_figures(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -35,8 +36,11 @@ void check_lengths(size_t keys, size_t items);
 // Rows of a page layout, the fragments [first, last) of each.
 class LayoutBatch {
  public:
+  // place, first_id: where several are in use at the same time, each needs another place among those of
+  // the thread, and ids of its own for the pieces that no region covers.
   // Throws InvalidBatch for rows or fragments that the layout does not have.
-  LayoutBatch(const PageLayout& layout, std::span<const int64_t> rows, size_t first, size_t last);
+  LayoutBatch(const PageLayout& layout, std::span<const int64_t> rows, size_t first, size_t last,
+              size_t place = 0, size_t first_id = 0);
 
   // Throws InvalidBatch if a row stands twice: a get would write it twice.
   void check_distinct() const;
@@ -63,7 +67,8 @@ class LayoutBatch {
 
  private:
   uint32_t loose_id(size_t i, size_t j) const {
-    return kLooseRegion + static_cast<uint32_t>((i * layout_.fragments().size() + j) & 0x3fffffff);
+    const size_t piece = first_id_ + i * layout_.fragments().size() + j;
+    return kLooseRegion + static_cast<uint32_t>(piece & 0x3fffffff);
   }
   void check_rows(const RegionTable::View& view, const LayoutFragment& fragment) const;
 
@@ -71,8 +76,34 @@ class LayoutBatch {
   std::span<const int64_t> rows_;
   size_t first_;
   size_t last_;
+  size_t first_id_;
   uint64_t page_bytes_ = 0;
   std::vector<uint32_t>& regions_;  // a vector of this thread's, kept from call to call
+};
+
+// Whole pages of several layouts one after the other, as one batch of a put.
+class JoinedBatch {
+ public:
+  void append(const PageLayout& layout, std::span<const int64_t> rows);
+  void classify(const RegionTable& table, bool strict);
+
+  uint64_t fragments_of(size_t i) const { return place_of(i).batch->fragments_of(0); }
+  template <Direction direction>
+  void add(size_t i, uint64_t object, RunBuilder& builder) const {
+    const Place place = place_of(i);
+    place.batch->add<direction>(place.item, object, builder);
+  }
+
+ private:
+  struct Place {
+    const LayoutBatch* batch;
+    size_t item;
+  };
+  Place place_of(size_t i) const;
+
+  std::deque<LayoutBatch> parts_;
+  std::vector<size_t> ends_;  // items up to the end of each part
+  size_t pieces_ = 0;
 };
 
 // Ranges that the caller listed.

@@ -217,6 +217,30 @@ size_t Pool::look_up(std::span<const Component> components, std::span<const Hash
   return prefix;
 }
 
+bool Pool::holds(std::span<const SizedObjects> objects) {
+  Call call(*this);
+  if (call.lost()) return false;
+  const int slot = reader_->claim_slot(std::chrono::nanoseconds(0));
+  SlotGuard guard(*reader_, slot);
+  if (slot < 0) return false;
+  return std::all_of(objects.begin(), objects.end(),
+                     [&](const SizedObjects& some) { return holds(some, slot); });
+}
+
+bool Pool::holds(const SizedObjects& objects, int slot) {
+  std::vector<Hash128> keys(kSlotHandles);
+  for (size_t start = 0; start < objects.digests.size(); start += kSlotHandles) {
+    const auto part = objects.digests.subspan(
+        start, std::min<size_t>(kSlotHandles, objects.digests.size() - start));
+    reader_->derive_keys(objects.component.key, part, keys.data());
+    NamedBatch named(*reader_, slot, std::span(keys).first(part.size()));
+    for (size_t i = 0; i < part.size(); ++i)
+      if (!named.found(i) || named.entry(i).nbytes != objects.sizes[start + i]) return false;
+    named.record_recency();
+  }
+  return true;
+}
+
 std::shared_ptr<Session> Pool::pin(std::span<const Component> components,
                                    std::span<const Hash128> digests, bool firm) {
   Call call(*this);
