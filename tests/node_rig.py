@@ -160,13 +160,13 @@ class Client(Talker):
     def allocation(
         self, keys: Sequence[str], batch: int | None = None, deadline_s: float = 1.0, **more: Any
     ) -> Message:
+        names = [key.encode() for key in keys]
         values = {
             "batch": next(self.batches) if batch is None else batch,
-            "namespace": self.namespace,
-            "part": 0,
-            "keys": [key.encode() for key in keys],
+            "groups": groups((self.namespace, 0, len(keys), 0)),
+            "keys": b"".join(names),
+            "key_sizes": np.array([len(name) for name in names], dtype="<u4").tobytes(),
             "sizes": np.full(len(keys), self.nbytes, dtype="<u8").tobytes(),
-            "depth": None,
             "deadline_s": deadline_s,
         }
         return protocol.Allocate(**{**values, **more})
@@ -198,6 +198,11 @@ class Client(Talker):
     def remove(self, keys: Sequence[str]) -> list[bool]:
         answer = self.call(protocol.Remove(namespace=self.namespace, keys=[key.encode() for key in keys]))
         return [bool(flag) for flag in answer.flags]
+
+
+def groups(*some: tuple[int, int, int, int]) -> bytes:
+    """Namespace, component, number of keys and depth of each group of an Allocate."""
+    return np.array(some, dtype="<u4").tobytes()
 
 
 def statuses(places: protocol.Places) -> list[Status]:

@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from node_rig import NBYTES, Client, Talker, running, settings_for, short_directory, statuses
+from node_rig import NBYTES, Client, Talker, groups, running, settings_for, short_directory, statuses
 from objects import names
 from waiting import DEADLINE_S, Background, wait_until
 
@@ -233,9 +234,41 @@ def test_sizes_that_do_not_match_or_fit_are_refused_or_answered(node):
         with refused(ErrorCode.BAD_REQUEST):
             client.allocate(["a", "b", "c"], sizes=wrong)
     with refused(ErrorCode.UNKNOWN):
-        client.allocate(["a"], namespace=77)
+        client.allocate(["a"], groups=groups((77, 0, 1, 0)))
     with refused(ErrorCode.BAD_REQUEST):
-        client.allocate(["a"], part=1)
+        client.allocate(["a"], groups=groups((client.namespace, 1, 1, 0)))
+
+
+def test_keys_that_the_groups_or_the_sizes_do_not_add_up_to_are_refused(node):
+    client = node.client()
+    group = (client.namespace, 0, 1, 0)
+    wrong = [
+        {"groups": b""},
+        {"groups": groups(group)},
+        {"groups": groups(group, (client.namespace, 0, 2, 0))},
+        {"groups": groups((client.namespace, 0, (1 << 32) - 1, 0))},
+        {"keys": b"a"},
+        {"keys": b"abc"},
+        {"key_sizes": np.array([1], dtype="<u4").tobytes()},
+        {"key_sizes": np.array([1, (1 << 32) - 1], dtype="<u4").tobytes()},
+        {"key_sizes": np.array([0, protocol.MAX_KEY_BYTES + 1], dtype="<u4").tobytes(), "keys": b"k" * 1_048_577},
+    ]
+    for values in wrong:
+        with refused(ErrorCode.BAD_REQUEST):
+            client.call(replace(client.allocation(["a", "b"]), **values))
+    assert client.put(["a", "b"]) == [Status.OK] * 2
+
+
+def test_one_message_puts_objects_of_several_components(node):
+    client = node.client()
+    space = client.call(protocol.Register(identities=[b"one", b"two"], titles=["c4", "c128"])).namespace
+    both = groups((space, 0, 2, 0), (space, 1, 1, 7))
+    places = client.allocate(["a", "b", "a"], 50, groups=both)
+    assert np.frombuffer(places.picks, "<u4").tolist() == [0, 1, 2]
+    client.copy(["a", "b", "a"], places)
+    assert statuses(client.call(protocol.Commit(batch=50, round=places.round, deadline_s=1.0))) == [Status.OK] * 3
+    assert [entry["objects"] for entry in node.figures()["components"]] == [2, 1]
+    assert statuses(client.allocate(["a", "a"], groups=groups((space, 1, 2, 0)))) == [Status.EXISTS] * 2
 
 
 def test_every_object_of_a_message_of_two_thousand_is_stored(make_node):
@@ -298,7 +331,7 @@ def test_stat_counts_objects_and_bytes_of_each_component_under_its_title(node):
     assert again.namespace == space
     for part, count in ((0, 3), (1, 1)):
         keys, batch = names("page", count), next(client.batches)
-        places = client.allocate(keys, batch, namespace=space, part=part)
+        places = client.allocate(keys, batch, groups=groups((space, part, count, 0)))
         client.copy(keys, places)
         client.call(protocol.Commit(batch=batch, round=places.round, deadline_s=1.0))
     assert node.figures()["components"] == [

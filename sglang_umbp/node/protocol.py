@@ -263,7 +263,7 @@ class Allocate(Message):
     groups: Annotated[bytes, octets(16 * MAX_OBJECTS, 16)]
     keys: Annotated[bytes, octets(MAX_FRAME_BYTES)]
     key_sizes: Annotated[bytes, octets(4 * MAX_OBJECTS, 4, least=4)]
-    sizes: Annotated[bytes, octets(8 * MAX_OBJECTS, 8, least=8)]
+    sizes: Annotated[bytes, octets(8 * MAX_OBJECTS, 8)]
     deadline_s: Annotated[float, seconds()]
 
 

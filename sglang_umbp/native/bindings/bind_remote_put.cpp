@@ -15,6 +15,8 @@
 namespace umbp {
 namespace {
 
+constexpr uint32_t kMaxKeyBytes = 1 << 20;  // as for a caller's keys
+
 std::chrono::nanoseconds to_timeout(double seconds) {
   constexpr double kLongest = 1e6;  // seconds; no clock wraps
   if (!(seconds >= 0 && seconds <= kLongest))
@@ -67,6 +69,9 @@ std::vector<std::string_view> split(nb::bytes keys, const std::vector<uint32_t>&
   const auto* const bytes = static_cast<const char*>(keys.data());
   size_t at = 0;
   for (const uint32_t size : key_sizes) {
+    if (size > kMaxKeyBytes)
+      throw InvalidBatch("a key has " + std::to_string(size) + " bytes; allowed: up to " +
+                         std::to_string(kMaxKeyBytes));
     if (size > keys.size() - at) break;
     views.emplace_back(bytes + at, size);
     at += size;
