@@ -678,7 +678,7 @@ class ClientPut:
     def settle_all(self, code: int) -> None:
         """One status code for all of what was cut."""
 
-    def answers(self, status: bool) -> list[list[Any]]:
+    def answers(self, status: bool) -> list[list]:
         """
         Per part and key: a bool, or a Status. What nobody answered is NO_SERVER.
         """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Keys = Sequence[str] | Sequence[bytes] | Sequence[str | bytes]
 Where = Namespace | Component | None
-PagePart = tuple[PageLayout, Keys, Any]
+ComponentPut = tuple[PageLayout, Keys, Any]
 """Pages of one component: layout, page hashes, rows (integers, one a page)."""
 
 logger = logging.getLogger(__name__)
@@ -219,14 +219,14 @@ class Pool:
 
     @overload
     def put_components(
-        self, parts: Sequence[PagePart], *, depth: int | None = None, status: Literal[False] = False
+        self, parts: Sequence[ComponentPut], *, depth: int | None = None, status: Literal[False] = False
     ) -> list[list[bool]]: ...
     @overload
     def put_components(
-        self, parts: Sequence[PagePart], *, depth: int | None = None, status: Literal[True]
+        self, parts: Sequence[ComponentPut], *, depth: int | None = None, status: Literal[True]
     ) -> list[list[Status]]: ...
     def put_components(
-        self, parts: Sequence[PagePart], *, depth: int | None = None, status: bool = False
+        self, parts: Sequence[ComponentPut], *, depth: int | None = None, status: bool = False
     ) -> list[list[bool]] | list[list[Status]]:
         """Stores pages of several components, of any namespaces, as one batch; the answers of each part.
 

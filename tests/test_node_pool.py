@@ -22,6 +22,7 @@ from waiting import DEADLINE_S, Background, wait_until
 from sglang_umbp import (
     InvalidBatchError,
     NodePool,
+    PageLayout,
     PoolClosedError,
     PoolSettings,
     RegionError,
@@ -29,6 +30,7 @@ from sglang_umbp import (
     UnregisteredMemoryError,
 )
 from sglang_umbp.errors import NodeServerError
+from sglang_umbp.node import remote_put
 
 MISSES_WITHIN_S = 1.0
 
@@ -530,3 +532,93 @@ def test_the_array_of_a_numpy_buffer_registers_as_well(lasting_client):
     array = np.arange(512, dtype=np.uint8)
     pool.register_array(array)
     assert pool.put(["a"], [array.ctypes.data], [512]) == [True]
+
+
+# --- several components at once ----------------------------------------------------------------
+
+
+class Components:
+    """Two components of a model on one client, and the requests that its puts send."""
+
+    def __init__(self, pool: NodePool, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pool = pool
+        self.rows = {name: Rows(pool, 4, NBYTES) for name in ("c4", "c128")}
+        self.space = pool.namespace("two components", list(self.rows))
+        self.asked: list[str] = []
+        ask = remote_put._ask
+
+        def noted(connection: Any, request: Any, *more: Any) -> Any:
+            self.asked.append(request.NAME)
+            return ask(connection, request, *more)
+
+        monkeypatch.setattr(remote_put, "_ask", noted)
+
+    def layout(self, name: str, nbytes: int = NBYTES) -> PageLayout:
+        base = self.rows[name].addresses[0]
+        return self.pool.page_layout(
+            self.space, name, rows=4, bases=[base], strides=[NBYTES], sizes=[nbytes], object_offsets=[0]
+        )
+
+    def put(self, keys: list[str], second: list[str] | None = None) -> list[list[Status]]:
+        for name, rows in self.rows.items():
+            for row, key in zip(rows.data, keys, strict=False):
+                row[:] = pattern(f"{name} {key}", NBYTES)
+        parts = [("c4", keys), ("c128", keys if second is None else second)]
+        where = [(self.layout(name), some, list(range(len(some)))) for name, some in parts]
+        self.asked.clear()
+        return self.pool.put_components(where, status=True)
+
+    def holds(self, keys: list[str]) -> bool:
+        for name, rows in self.rows.items():
+            rows.data[:] = 0
+            if self.pool.get_pages(self.layout(name), keys, list(range(len(keys)))) != [True] * len(keys):
+                return False
+            if not all((row == pattern(f"{name} {key}", NBYTES)).all() for row, key in zip(rows.data, keys)):
+                return False
+        return True
+
+
+def test_several_components_are_put_with_two_questions_and_what_is_there_with_none(lasting_client, monkeypatch):
+    two = Components(lasting_client(), monkeypatch)
+    assert two.put(["a", "b"]) == [[Status.OK] * 2] * 2
+    assert two.asked == ["allocate", "commit"]
+    assert two.holds(["a", "b"])
+    assert two.put(["b", "a"]) == [[Status.EXISTS] * 2] * 2
+    assert two.asked == []
+    assert two.put(["a"], ["c"]) == [[Status.EXISTS], [Status.OK]]
+    assert two.asked == ["allocate", "commit"]
+    assert two.pool.stats().puts[Status.EXISTS] == 5
+    assert two.put([], []) == [[], []]
+    assert two.pool.put_components([]) == []
+
+
+def test_another_size_is_no_put_of_what_is_there(lasting_client, monkeypatch):
+    two = Components(lasting_client(), monkeypatch)
+    two.put(["a"])
+    part = (two.layout("c4", NBYTES // 2), ["a"], [0])
+    assert two.pool.put_components([part], status=True) == [[Status.SIZE_MISMATCH]]
+    assert two.asked[-1:] == ["allocate"]
+
+
+def test_what_is_put_again_is_the_last_to_be_evicted(path, client, monkeypatch):
+    with serving(path, dram_capacity_bytes=4 * NBYTES, reservation_quota_bytes=4 * NBYTES):
+        rows = Rows(client(), 4, NBYTES)
+        assert rows.put(["a", "b", "c", "d"]) == [True] * 4
+        assert rows.put(["a"]) == [True]
+        assert rows.put(["e"]) == [True]
+        assert rows.pool.exists(["a", "b"]) == [True, False]
+
+
+def test_a_part_that_is_none_is_refused_before_anything_is_stored(lasting_client, monkeypatch):
+    two = Components(lasting_client(), monkeypatch)
+    good = (two.layout("c4"), ["a"], [0])
+    for part, words in (
+        ((good[0], ["a"]), "tuple"),
+        ((good[0], ["a"], [9]), "row 9"),
+        ((good[0], ["a"], []), "1 keys"),
+    ):
+        with pytest.raises(InvalidBatchError, match=words):
+            two.pool.put_components([good, part])
+    with pytest.raises(InvalidBatchError, match="depth=-1"):
+        two.pool.put_components([good], depth=-1)
+    assert two.asked == []

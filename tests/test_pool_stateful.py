@@ -6,7 +6,7 @@ import random
 import zlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -213,7 +213,7 @@ class ExactMachine(RuleBasedStateMachine):
         parts = [(self.layouts[name], *part) for name, *part in zip(components, keys, rows, strict=True)]
         answers = self.pool.put_components(parts, status=True)
         assert list(map(len, answers)) == list(map(len, keys))
-        assert sum(answers, []) == self.twin.put(sum(asks, []))
+        assert list(chain(*answers)) == self.twin.put(list(chain(*asks)))
         self.pages.check()
 
     def page_asks(self, component: str, keys: list[Any], rows: list[int]) -> list[Ask]:

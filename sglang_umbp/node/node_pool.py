@@ -19,7 +19,7 @@ from .. import _native
 from ..errors import InvalidBatchError, NodeServerError, UmbpError
 from ..identity import RAW_KEYS_IDENTITY
 from ..layout import Namespace, PageLayout
-from ..pool import Keys, PagePart, Pool, Where, check_machine, native_config
+from ..pool import ComponentPut, Keys, Pool, Where, check_machine, native_config
 from ..setting_kinds import size_text
 from ..settings import PoolSettings
 from ..sizing import Sizes
@@ -261,12 +261,12 @@ class NodePool(Pool):
         return self._store(parts, depth, status)[0]
 
     def put_components(  # type: ignore[override]  # one signature for what Pool overloads
-        self, parts: Sequence[PagePart], *, depth: int | None = None, status: bool = False
+        self, parts: Sequence[ComponentPut], *, depth: int | None = None, status: bool = False
     ) -> list[list[bool]] | list[list[Status]]:
         """As for ``Pool``; see ``put_pages``. All components are asked for in one message."""
         return self._store([self._page_part(part, depth) for part in parts], depth, status)
 
-    def _page_part(self, part: PagePart, depth: int | None) -> _Part:
+    def _page_part(self, part: ComponentPut, depth: int | None) -> _Part:
         if not isinstance(part, tuple) or len(part) != 3:
             raise InvalidBatchError("a part of the put is a tuple (layout, hashes, rows)")
         layout, hashes, rows = part

@@ -248,7 +248,7 @@ void bind_client_put(nb::module_& m) {
       .def("settle_all", &ClientPut::settle_all, nb::arg("code"),
            "One status code for all of what was cut.")
       .def("answers", &ClientPut::answers, nb::arg("status"),
-           nb::sig("def answers(self, status: bool) -> list[list[Any]]"),
+           nb::sig("def answers(self, status: bool) -> list[list]"),
            "Per part and key: a bool, or a Status. What nobody answered is NO_SERVER.")
       .def_prop_ro("totals", &ClientPut::totals,
                    nb::sig("def totals(self) -> tuple[list[tuple[int, int]], int]"),
