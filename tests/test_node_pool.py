@@ -573,7 +573,8 @@ class Components:
             rows.data[:] = 0
             if self.pool.get_pages(self.layout(name), keys, list(range(len(keys)))) != [True] * len(keys):
                 return False
-            if not all((row == pattern(f"{name} {key}", NBYTES)).all() for row, key in zip(rows.data, keys)):
+            pairs = zip(rows.data, keys, strict=False)
+            if not all((row == pattern(f"{name} {key}", NBYTES)).all() for row, key in pairs):
                 return False
         return True
 
