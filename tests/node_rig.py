@@ -129,7 +129,7 @@ class Talker:
         assert self.call(protocol.Join(client=client)) == protocol.Done()
 
     def stat(self) -> dict[str, Any]:
-        figures = json.loads(self.call(protocol.Stat()).body)
+        figures = json.loads(self.call(protocol.Stat(clients=True)).body)
         assert isinstance(figures, dict)
         return figures
 

@@ -20,6 +20,7 @@ from sglang_umbp import NodePool, Pool, PoolSettings, SettingsError, open_pool
 from sglang_umbp.errors import NodeServerError
 from sglang_umbp.node import autostart
 from sglang_umbp.node.address import parse_address
+from sglang_umbp.node.stat_client import StatClient
 from sglang_umbp.open_pool import is_node, make_pool
 
 CAPACITY = 1 << 20
@@ -100,7 +101,8 @@ def test_ranks_that_open_at_once_get_one_server_that_outlives_them(directory):
     with open_pool(PoolSettings(mode="node")) as pool:
         assert isinstance(pool, NodePool)
         assert pool.server_pid == pid
-        wait_until(lambda: pool.stats().clients >= 0 and len(pool._server_figures()["clients"]) == 1)
+        with StatClient(Path(path), DEADLINE_S) as server:
+            wait_until(lambda: len(server.figures()["clients"]) == 1)
     assert not zombie(pid)
 
 

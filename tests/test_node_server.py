@@ -55,7 +55,7 @@ class Node:
         return process
 
     def figures(self) -> dict[str, Any]:
-        return json.loads(self.server.service.report())
+        return json.loads(self.server.service.report(True))
 
     @property
     def memory(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,8 +29,9 @@ from . import protocol
 from .address import default_address, parse_address
 from .attachment import Attachment
 from .autostart import ensure_server
+from .debts import Debt, Debts
 from .keeper import Keeper
-from .keys import key_bytes, messages_of
+from .keys import key_bytes
 from .patience import Patience
 from .placeholder import lost_pool
 from .remote_put import Bytes, PutJob, no_server, put
@@ -43,6 +44,13 @@ START_S = 60.0
 
 RESTART_S = 10.0
 """The same for one attempt in the background."""
+
+OLD_SIZE_ATTEMPTS = 8
+"""So many attempts to start a server ask for the size of the one before: until all have given its memory back, less
+would seem to fit. Then it may be smaller: better than none."""
+
+LAST_PAYMENT_S, LAST_PAYMENT_OF_SILENT_S = 1.0, 0.25
+"""For the server to do what a closing pool owes it, and for one that left a call unanswered."""
 
 REPORT_ANSWER_S = 0.2
 """How long ``stats`` waits for the server's figures; without an answer it has the last ones."""
@@ -58,6 +66,9 @@ class NodePool(Pool):
     no server, look-ups and gets are misses and puts fail with Status.NO_SERVER; as soon as there is one again, the
     pool attaches by itself: regions, namespaces and layouts stay valid, sessions of the time before hold nothing.
 
+    ``clear`` and ``remove`` hold whatever the server does: until it has acknowledged them, this pool finds nothing
+    and stores nothing, and asks again by itself.
+
     ``stats``: reads and puts are this process's own, sizes and evictions the server's.
     """
 
@@ -67,7 +78,8 @@ class NodePool(Pool):
         self.label = label
         self.path: Path = parse_address(self.settings.standalone_address or default_address(os.environ))
         """Of the server's socket."""
-        self._keeper = Keeper(self.path, self._attach, self._publish)
+        self._debts = Debts()
+        self._keeper = Keeper(self.path, self._attach, self._publish, self._debts)
         self._changing = threading.Lock()
         self._ending = threading.Lock()
         self._regions: dict[int, int] = {}
@@ -75,6 +87,8 @@ class NodePool(Pool):
         self._process = os.getpid()
         self._start_s = START_S
         self._attach_ns = 0
+        self._last: protocol.Attached | None = None
+        self._starts = 0
         self._put_statuses = np.zeros(len(Status), dtype=np.int64)
         self._bytes_written = 0
         self._counting = threading.Lock()
@@ -93,6 +107,7 @@ class NodePool(Pool):
         self._open = lost_pool(native_config(self.settings))
         self._raw = Namespace(self._open, b"", ("",), [RAW_KEYS_IDENTITY])
         self._use(self._open)
+        self._debts.hide(self._open)
         self._keeper.attach_once()
         self._start_s = RESTART_S
         self._keeper.start()
@@ -109,13 +124,18 @@ class NodePool(Pool):
         return self._keeper.trouble
 
     @property
+    def owes_removals(self) -> bool:
+        """Whether a clear or remove of this pool is not acknowledged yet: until then it finds nothing."""
+        return self._debts.owed
+
+    @property
     def attach_ns(self) -> int:
         """Nanoseconds that the last attachment took: greeting, descriptors, maps (not their pages)."""
         return self._attach_ns
 
     @property
     def populated(self) -> bool:
-        """Whether the thread that gives this process's maps their pages is through."""
+        """Whether the thread that gives this process's maps their pages is through. It begins after the server's."""
         return self._open.populated
 
     @property
@@ -146,19 +166,48 @@ class NodePool(Pool):
         self._keeper.stop()
         attachment = self._keeper.attachment
         if attachment is not None:
+            self._pay_at_last(attachment)
             attachment.detach()
+        if self._debts.owed:
+            logger.warning(
+                "closed before a node server at unix:%s acknowledged a clear or removal: what it has kept, others find",
+                self.path,
+            )
         self._open.close()
+
+    def _pay_at_last(self, attachment: Attachment) -> None:
+        if self._debts.owed:
+            timeout_s = LAST_PAYMENT_OF_SILENT_S if attachment.silent else LAST_PAYMENT_S
+            with contextlib.suppress(UmbpError):
+                self._debts.pay(attachment, time.monotonic() + timeout_s)
 
     # Attaching: called by the keeper, or by open -----------------------------------------------------------
 
     def _attach(self) -> Attachment:
         if self._starts_servers:
             deadline = time.monotonic() + self._start_s
-            ensure_server(self.path, self.settings, lambda: self._keeper.stopping or time.monotonic() >= deadline)
+            settings = self._settings_of_server()
+            self._starts += 1
+            ensure_server(self.path, settings, lambda: self._keeper.stopping or time.monotonic() >= deadline)
         begun_ns = time.perf_counter_ns()
         attachment = Attachment.make(self.path, self.label, self._map, time.monotonic() + ATTACH_S)
         self._attach_ns = time.perf_counter_ns() - begun_ns
+        try:
+            self._debts.pay(attachment, time.monotonic() + ATTACH_S)  # before anybody can find what was there
+        except BaseException:
+            attachment.detach()
+            raise
         return attachment
+
+    def _settings_of_server(self) -> PoolSettings:
+        """For one that is started now. Sizes that are 'auto' are those of the server before."""
+        last = self._last
+        if last is None or self.settings.dram_capacity_bytes is not None or self._starts >= OLD_SIZE_ATTEMPTS:
+            return self.settings
+        sizes = {"dram_capacity_bytes": last.capacity_bytes}
+        if self.settings.index_entries is None:
+            sizes["index_entries"] = last.index_entries
+        return self.settings.with_values(**sizes)
 
     @property
     def _starts_servers(self) -> bool:
@@ -188,6 +237,8 @@ class NodePool(Pool):
                 space.rebind(native)
             before, self._open = self._open, native
             self._use(native)
+            self._debts.hide(native)
+        self._last, self._starts = attached, 0
         # Whoever still has its methods finds nothing there, and no exception.
         del before
         logger.info(
@@ -294,12 +345,15 @@ class NodePool(Pool):
     def _store(
         self, space: Namespace, part: int, keys: Keys, source: _native.PutSource, depth: int | None, status: bool
     ) -> list[bool] | list[Status]:
-        job = PutJob(space, part, key_bytes(keys), source, depth)
+        clears = self._debts.clears
+        job = PutJob(space, part, key_bytes(keys), source, depth, lambda: self._debts.clears == clears)
         attachment = self._keeper.attachment
-        if attachment is None:
+        if attachment is None or self._debts.owed:
             codes = no_server(job)
         else:
             codes = put(job, attachment, Patience(self._deadline_s(attachment.attached)))
+            if not job.wanted():
+                codes[codes == Status.NO_SERVER] = Status.CLEARED
         self._count(codes, job)
         answers = [BY_CODE[code] for code in codes.tolist()]
         return answers if status else [bool(answer) for answer in answers]
@@ -313,29 +367,46 @@ class NodePool(Pool):
     # What else the server does --------------------------------------------------------------------------------
 
     def remove(self, keys: Keys, *, namespace: Namespace | None = None) -> list[bool]:
-        """As for ``Pool``. Where there is no server there is no object.
+        """As for ``Pool``. False everywhere while no server is attached: the next one is asked before it is used.
 
-        Raises NodeServerError, RefusedError: the server did not do it; what it was sent may still take effect.
+        Raises NodeServerError, RefusedError, ProtocolError: the server has not acknowledged it. It is asked again
+        until it has, and this pool finds nothing meanwhile (``owes_removals``).
         """
-        space, wanted = self._all(namespace), key_bytes(keys)
+        debt = Debt(self._all(namespace), key_bytes(keys))
         attachment = self._asked()
+        if not debt.keys:
+            return []
         if attachment is None:
-            return [False] * len(wanted)
-        patience = Patience(self._deadline_s(attachment.attached))
-        removed: list[bool] = []
-        for some in messages_of(wanted):
-            with attachment.connection(patience.deadline) as connection:
-                number = attachment.number_of(space, connection, patience.deadline)
-                request = protocol.Remove(namespace=number, keys=list(some))
-                removed += map(bool, connection.ask(request, protocol.Removed, patience.deadline).flags)
-        return removed
+            self._owe(debt, None)
+            return [False] * len(debt.keys)
+        try:
+            return self._answered(attachment, lambda deadline: debt.pay(attachment, deadline))
+        except UmbpError:
+            self._owe(debt, attachment)
+            raise
 
     def clear(self) -> None:
-        """Removes every object of every process; a no-op where there is no server. Raises as ``remove``."""
+        """Removes every object of every process. Puts in flight fail. Raises as ``remove``, and as that is owed."""
         attachment = self._asked()
+        self._owe(Debt(), attachment)
         if attachment is not None:
-            deadline = Patience(self._deadline_s(attachment.attached)).deadline
-            attachment.ask(protocol.Clear(), protocol.Done, deadline)
+            self._answered(attachment, lambda deadline: self._debts.pay(attachment, deadline))
+
+    def _owe(self, debt: Debt, attachment: Attachment | None) -> None:
+        self._debts.owe(debt, attachment)
+        if attachment is None:
+            what = "clear" if debt.space is None else "removal"
+            logger.warning("no node server is attached: the next one is asked for this %s before it is used", what)
+
+    def _answered(self, attachment: Attachment, call: Callable[[float], list[bool] | None]) -> list[bool]:
+        """What the server says to a call, which is given its deadline. One that is silent is not asked."""
+        if attachment.silent:
+            raise NodeServerError("the server does not answer")
+        try:
+            return call(Patience(self._deadline_s(attachment.attached)).deadline) or []
+        except NodeServerError:
+            attachment.went_unanswered()
+            raise
 
     def _asked(self) -> Attachment | None:
         self.native.flush()  # refuses when closed, and in a forked child
@@ -352,10 +423,16 @@ class NodePool(Pool):
 
     def _server_figures(self) -> dict[str, Any]:
         attachment = self._keeper.attachment
-        if attachment is not None and not attachment.silent:
-            deadline = time.monotonic() + REPORT_ANSWER_S
-            with contextlib.suppress(UmbpError):
-                self._figures = json.loads(attachment.ask(protocol.Stat(), protocol.Report, deadline).body)
+        if attachment is None or attachment.doubted:
+            return self._figures
+        try:
+            request = protocol.Stat(clients=False)
+            report = attachment.ask(request, protocol.Report, time.monotonic() + REPORT_ANSWER_S)
+            self._figures = json.loads(report.body)
+        except NodeServerError:  # not for certain that it is silent: this deadline is short
+            attachment.doubt()
+        except UmbpError:
+            pass
         return self._figures
 
 

@@ -39,7 +39,7 @@ from ..errors import ProtocolError
 FRAME_VERSION = 1
 """Of the frame and of Hello, Welcome and Error; never changes its meaning."""
 
-PROTOCOL_NUMBER = 1
+PROTOCOL_NUMBER = 2
 """Goes up with every change of a message."""
 
 VERSION = f"{__version__}/{PROTOCOL_NUMBER}"
@@ -350,7 +350,12 @@ class Done(Message):
 @_request
 @dataclass(frozen=True)
 class Stat(Message):
-    """Asks for figures. Answered by Report; needs no client."""
+    """Asks for figures. Answered by Report; needs no client.
+
+    clients: with what each client reads and holds, for which the server looks at all that they name.
+    """
+
+    clients: Annotated[bool, flag()]
 
 
 @_answer

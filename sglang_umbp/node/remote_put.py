@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,8 @@ class PutJob:
     keys: list[bytes]
     source: _native.PutSource
     depth: int | None
+    wanted: Callable[[], bool] = lambda: True
+    """False once the pool was cleared: what is not committed by then must not be."""
 
     def __post_init__(self) -> None:
         if len(self.source) != len(self.keys):
@@ -65,7 +67,7 @@ def put(job: PutJob, attachment: Attachment, patience: Patience) -> Bytes:
     wanted = np.flatnonzero(statuses == Status.NO_SERVER)
     sizes = job.sizes
     for items in batches_of(wanted, sizes, job.keys, attachment.attached.reservation_quota_bytes):
-        if attachment.silent:
+        if attachment.silent or not job.wanted():
             break
         try:
             statuses[items] = _put_batch(job, items, sizes, attachment, patience)
@@ -118,6 +120,8 @@ def _put_batch(
             places = _ask(connection, request, attachment, patience)
             while not places.over:
                 _copy(job, items, places, attachment, patience)
+                if not job.wanted():  # else the server may have cleared before it allocated
+                    raise NodeServerError("the pool was cleared meanwhile")
                 commit = protocol.Commit(batch=batch, round=places.round, deadline_s=patience.server_s)
                 places = _ask(connection, commit, attachment, patience)
             return _statuses(places, len(items))
