@@ -41,6 +41,7 @@ def settings_for(path: Path, objects: int = 16, nbytes: int = NBYTES, **given: A
     values = {
         "dram_capacity_bytes": objects * nbytes,
         "reservation_quota_bytes": objects * nbytes,
+        "reservations_total_bytes": 4 * objects * nbytes,
         "index_entries": max(64, objects),
         "prefault": False,
         **given,

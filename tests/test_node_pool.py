@@ -29,6 +29,7 @@ from sglang_umbp import (
     UnregisteredMemoryError,
 )
 from sglang_umbp.errors import NodeServerError
+from sglang_umbp.node.attachment import Attachment
 from sglang_umbp.node.stat_client import StatClient
 
 MISSES_WITHIN_S = 1.0
@@ -362,6 +363,41 @@ def test_a_stopped_server_is_read_from_and_puts_fail_at_their_deadline_until_it_
         wait_until(lambda: rows.put(["later"]) == [True])
         assert rows.get(keys) == [False, True, True, True]
         wait_until(lambda: figures_of(pool)["memory"]["reserved_bytes"] == 0)
+
+
+def test_figures_of_a_stopped_server_are_asked_for_once(path, client, monkeypatch):
+    asked: list[str] = []
+    ask = Attachment.ask
+
+    def ask_and_count(attachment: Attachment, request: Any, *rest: Any) -> Any:
+        asked.append(request.NAME)
+        return ask(attachment, request, *rest)
+
+    with serving(path) as server:
+        pool = client(deadline_s=0.5)
+        rows = Rows(pool, 2, NBYTES)
+        assert rows.put(["a", "b"]) == [True, True]
+        assert pool.stats().objects == 2
+        server.stop()
+        monkeypatch.setattr(Attachment, "ask", ask_and_count)
+        assert [pool.stats().objects for _ in range(10)] == [2] * 10
+        assert asked.count("stat") == 1
+        wait_until(lambda: pool._keeper.attachment is not None and pool._keeper.attachment.silent)
+        assert rows.put(["c"], status=True) == [Status.NO_SERVER]
+        assert asked.count("stat") == 1
+        server.send(signal.SIGCONT)
+        wait_until(lambda: rows.put(["c"]) == [True])
+        wait_until(lambda: pool.stats().objects == 3)
+
+
+def test_a_late_answer_to_a_question_for_figures_fails_no_put(path, client, monkeypatch):
+    monkeypatch.setattr("sglang_umbp.node.node_pool.REPORT_ANSWER_S", 0.0)
+    with serving(path):
+        pool = client()
+        rows = Rows(pool, 1, NBYTES)
+        for number in range(50):
+            pool.stats()
+            assert rows.put([f"page{number}"], status=True) == [Status.OK]
 
 
 def figures_of(pool: NodePool) -> dict[str, Any]:
