@@ -175,7 +175,7 @@ def test_a_server_of_the_old_size_that_cannot_start_is_given_up_for_a_smaller_on
         _started.add(pool.server_pid or 0)
         assert wanted == [CAPACITY] * node_pool.OLD_SIZE_ATTEMPTS + [None]
         assert pool.stats().capacity_bytes == 2 * CAPACITY
-        assert (pool._settings_of_server().dram_capacity_bytes, pool._starts) == (2 * CAPACITY, 0)
+        assert (pool._settings_of_server().dram_capacity_bytes, pool._failed_starts) == (2 * CAPACITY, 0)
 
 
 def test_the_server_stops_by_itself_after_its_last_client(directory, monkeypatch):

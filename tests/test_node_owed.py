@@ -103,7 +103,7 @@ def test_what_is_removed_before_a_server_is_attached_is_not_found_in_it(path, cl
         first.close()
         pool.wait_until_connected(DEADLINE_S)
         assert pool.exists(KEYS) == [False] * 4
-        wait_until(lambda: not pool.owes_removals)
+        assert not pool.owes_removals, "attached before it was acknowledged"
         assert objects_of(path) == 0
         assert rows.put(KEYS) == [True] * 4
         assert rows.get(KEYS) == [True] * 4
@@ -160,13 +160,15 @@ def test_a_clear_between_the_loss_of_a_server_and_the_next_attachment_counts(pat
 def test_a_closing_pool_asks_once_more(path, client):
     with serving(path) as server:
         pool = client()
-        assert Rows(pool, 4, NBYTES).put(KEYS) == [True] * 4
+        rows = Rows(pool, 4, NBYTES)
+        assert rows.put(KEYS) == [True] * 4
         pool._keeper._pay = lambda _: None  # nothing in the background
         server.stop()
         with pytest.raises(NodeServerError):
             pool.clear()
         server.send(signal.SIGCONT)
         wait_until(lambda: not pool._keeper.attachment.silent)
+        check_finds_nothing(pool, rows)
         pool.close()
         assert objects_of(path) == 0
 
@@ -282,6 +284,13 @@ def test_only_a_server_that_started_after_it_is_not_asked(owed, asked):
     assert pay(debts, Told(b"same")) == asked
     assert not debts.owed
     assert pay(debts, Told(b"same")) == 0
+
+
+def test_an_attachment_that_is_over_settles_nothing_that_is_owed_to_a_newer_server():
+    debts = owed_to(Told(b"newer"))
+    with pytest.raises(NodeServerError):
+        pay(debts, Told(b"gone", lost=True))
+    assert debts.owed
 
 
 def test_what_is_owed_while_it_is_paid_is_asked_for_as_well():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -18,8 +17,6 @@ from .protocol import ErrorCode
 
 MAX_OWED_KEYS = 1 << 20
 """Of all removals that are owed together."""
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,15 +97,14 @@ class Debts:
         with self._lock:
             due = list(self._debts)
             void = self._server not in (None, attachment.attached.server)
+        if attachment.lost:  # then another server may have been owed to meanwhile, which is not void
+            raise NodeServerError("the server is gone")
         if not void:
             for debt in due:
                 debt.pay(attachment, deadline)
         with self._lock:
             self._debts = [debt for debt in self._debts if debt not in due]
             self._show()
-        if due:
-            what = "void: the server started after it" if void else "done"
-            logger.debug("%d removals or clears owed to the node server: %s", len(due), what)
 
     def _show(self) -> None:
         if self._native is not None:

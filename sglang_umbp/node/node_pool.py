@@ -34,6 +34,7 @@ from .keeper import Keeper
 from .keys import key_bytes
 from .patience import Patience
 from .placeholder import lost_pool
+from .refusal import LimitedLog
 from .remote_put import Bytes, PutJob, no_server, put
 
 ATTACH_S = 2.0
@@ -56,6 +57,7 @@ REPORT_ANSWER_S = 0.2
 """How long ``stats`` waits for the server's figures; without an answer it has the last ones."""
 
 logger = logging.getLogger(__name__)
+_log = LimitedLog(logger)
 
 
 class NodePool(Pool):
@@ -88,7 +90,7 @@ class NodePool(Pool):
         self._start_s = START_S
         self._attach_ns = 0
         self._last: protocol.Attached | None = None
-        self._starts = 0
+        self._failed_starts = 0
         self._put_statuses = np.zeros(len(Status), dtype=np.int64)
         self._bytes_written = 0
         self._counting = threading.Lock()
@@ -187,8 +189,11 @@ class NodePool(Pool):
         if self._starts_servers:
             deadline = time.monotonic() + self._start_s
             settings = self._settings_of_server()
-            self._starts += 1
-            ensure_server(self.path, settings, lambda: self._keeper.stopping or time.monotonic() >= deadline)
+            try:
+                ensure_server(self.path, settings, lambda: self._keeper.stopping or time.monotonic() >= deadline)
+            except NodeServerError:
+                self._failed_starts += 1
+                raise
         begun_ns = time.perf_counter_ns()
         attachment = Attachment.make(self.path, self.label, self._map, time.monotonic() + ATTACH_S)
         self._attach_ns = time.perf_counter_ns() - begun_ns
@@ -202,7 +207,7 @@ class NodePool(Pool):
     def _settings_of_server(self) -> PoolSettings:
         """For one that is started now. Sizes that are 'auto' are those of the server before."""
         last = self._last
-        if last is None or self.settings.dram_capacity_bytes is not None or self._starts >= OLD_SIZE_ATTEMPTS:
+        if last is None or self.settings.dram_capacity_bytes is not None or self._failed_starts >= OLD_SIZE_ATTEMPTS:
             return self.settings
         sizes = {"dram_capacity_bytes": last.capacity_bytes}
         if self.settings.index_entries is None:
@@ -235,10 +240,10 @@ class NodePool(Pool):
                 native.register_memory(address, nbytes)
             for space in (cast(Namespace, self._raw), *self._namespaces.values()):
                 space.rebind(native)
+            self._debts.hide(native)  # before anybody finds anything there
             before, self._open = self._open, native
             self._use(native)
-            self._debts.hide(native)
-        self._last, self._starts = attached, 0
+        self._last, self._failed_starts = attached, 0
         # Whoever still has its methods finds nothing there, and no exception.
         del before
         logger.info(
@@ -396,7 +401,8 @@ class NodePool(Pool):
         self._debts.owe(debt, attachment)
         if attachment is None:
             what = "clear" if debt.space is None else "removal"
-            logger.warning("no node server is attached: the next one is asked for this %s before it is used", what)
+            text = "no node server is attached at unix:%s: the next one is asked for this %s before it is used"
+            _log.warning(what, text, self.path, what)
 
     def _answered(self, attachment: Attachment, call: Callable[[float], list[bool] | None]) -> list[bool]:
         """What the server says to a call, which is given its deadline. One that is silent is not asked."""
