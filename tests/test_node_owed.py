@@ -158,15 +158,14 @@ def test_a_clear_between_the_loss_of_a_server_and_the_next_attachment_counts(pat
 
 
 def test_a_closing_pool_asks_once_more(path, client):
-    with serving(path) as server:
+    with serving(path):
         pool = client()
         rows = Rows(pool, 4, NBYTES)
         assert rows.put(KEYS) == [True] * 4
         pool._keeper._pay = lambda _: None  # nothing in the background
-        server.stop()
+        pool._keeper.attachment.silent = True
         with pytest.raises(NodeServerError):
-            pool.clear()
-        server.send(signal.SIGCONT)
+            pool.clear()  # so that the server hears nothing of it
         wait_until(lambda: not pool._keeper.attachment.silent)
         check_finds_nothing(pool, rows)
         pool.close()
@@ -208,17 +207,18 @@ def test_ranks_that_clear_at_once_all_get_through(path, client):
 def test_a_put_that_began_before_a_clear_stores_nothing_after_it(path, client, monkeypatch):
     with serving(path, reservation_quota_bytes=2 * NBYTES):
         pool, other = client(deadline_s=5), client(deadline_s=5)
-        copy, cleared = remote_put._copy, []
+        copy, copies = remote_put._copy, []
 
         def copy_and_clear(*arguments: Any) -> None:
             copy(*arguments)
-            if not cleared:
-                cleared.append(True)
+            copies.append(len(copies))
+            if len(copies) == 1:
                 pool.clear()
 
         monkeypatch.setattr(remote_put, "_copy", copy_and_clear)
         rows = Rows(pool, 4, NBYTES)
         assert rows.put(KEYS, status=True) == [Status.CLEARED] * 4
+        assert len(copies) == 1, "the second batch was not begun"
         assert other.exists(KEYS) == [False] * 4
         assert rows.put(KEYS) == [True] * 4
         assert other.exists(KEYS) == [True] * 4

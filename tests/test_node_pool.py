@@ -29,6 +29,7 @@ from sglang_umbp import (
     UnregisteredMemoryError,
 )
 from sglang_umbp.errors import NodeServerError
+from sglang_umbp.node import protocol
 from sglang_umbp.node.attachment import Attachment
 from sglang_umbp.node.stat_client import StatClient
 
@@ -391,12 +392,20 @@ def test_figures_of_a_stopped_server_are_asked_for_once(path, client, monkeypatc
 
 
 def test_a_late_answer_to_a_question_for_figures_fails_no_put(path, client, monkeypatch):
-    monkeypatch.setattr("sglang_umbp.node.node_pool.REPORT_ANSWER_S", 0.0)
+    ask, late = Attachment.ask, []
+
+    def ask_in_vain(attachment: Attachment, request: Any, *rest: Any) -> Any:
+        if isinstance(request, protocol.Stat):
+            late.append(request)
+            raise NodeServerError("no answer before the deadline")
+        return ask(attachment, request, *rest)
+
+    monkeypatch.setattr(Attachment, "ask", ask_in_vain)
     with serving(path):
         pool = client()
         rows = Rows(pool, 1, NBYTES)
-        for number in range(50):
-            pool.stats()
+        for number in range(10):
+            wait_until(lambda number=number: pool.stats() is not None and len(late) > number)
             assert rows.put([f"page{number}"], status=True) == [Status.OK]
 
 
