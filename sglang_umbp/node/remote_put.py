@@ -67,7 +67,7 @@ def put(job: PutJob, attachment: Attachment, patience: Patience) -> Bytes:
     wanted = np.flatnonzero(statuses == Status.NO_SERVER)
     sizes = job.sizes
     for items in batches_of(wanted, sizes, job.keys, attachment.attached.reservation_quota_bytes):
-        if attachment.silent or not job.wanted():
+        if attachment.silent:
             break
         try:
             statuses[items] = _put_batch(job, items, sizes, attachment, patience)
