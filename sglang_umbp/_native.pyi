@@ -344,6 +344,14 @@ class Pool:
     @property
     def lost(self) -> bool: ...
 
+    def hide(self, hidden: bool) -> None:
+        """
+        While hidden nothing is found that no session holds: look-ups, gets and pins are misses.
+        """
+
+    @property
+    def hidden(self) -> bool: ...
+
     @property
     def populated(self) -> bool:
         """

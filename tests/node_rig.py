@@ -41,6 +41,7 @@ def settings_for(path: Path, objects: int = 16, nbytes: int = NBYTES, **given: A
     values = {
         "dram_capacity_bytes": objects * nbytes,
         "reservation_quota_bytes": objects * nbytes,
+        "reservations_total_bytes": 4 * objects * nbytes,
         "index_entries": max(64, objects),
         "prefault": False,
         **given,
@@ -129,7 +130,7 @@ class Talker:
         assert self.call(protocol.Join(client=client)) == protocol.Done()
 
     def stat(self) -> dict[str, Any]:
-        figures = json.loads(self.call(protocol.Stat()).body)
+        figures = json.loads(self.call(protocol.Stat(clients=True)).body)
         assert isinstance(figures, dict)
         return figures
 

@@ -18,8 +18,9 @@ from waiting import DEADLINE_S, wait_until
 
 from sglang_umbp import NodePool, Pool, PoolSettings, SettingsError, open_pool
 from sglang_umbp.errors import NodeServerError
-from sglang_umbp.node import autostart
+from sglang_umbp.node import autostart, keeper, node_pool
 from sglang_umbp.node.address import parse_address
+from sglang_umbp.node.stat_client import StatClient
 from sglang_umbp.open_pool import is_node, make_pool
 
 CAPACITY = 1 << 20
@@ -100,7 +101,8 @@ def test_ranks_that_open_at_once_get_one_server_that_outlives_them(directory):
     with open_pool(PoolSettings(mode="node")) as pool:
         assert isinstance(pool, NodePool)
         assert pool.server_pid == pid
-        wait_until(lambda: pool.stats().clients >= 0 and len(pool._server_figures()["clients"]) == 1)
+        with StatClient(Path(path), DEADLINE_S) as server:
+            wait_until(lambda: len(server.figures()["clients"]) == 1)
     assert not zombie(pid)
 
 
@@ -116,6 +118,64 @@ def test_a_server_that_was_started_by_itself_is_started_again_when_it_dies(direc
         _kill(first)
         wait_until(lambda: pool.server_pid not in (first, None))
         _started.add(pool.server_pid or 0)
+
+
+def test_a_server_started_again_by_whoever_knew_no_size_has_the_size_of_the_one_before(directory):
+    """The client that gave the size is gone, and one is stopped, which maps the memory of before."""
+    first, stopped = ranks = [start_rank(label) for label in ("first", "stopped")]
+    try:
+        for rank in ranks:
+            assert rank.stdin is not None
+            assert rank.stdout is not None
+            rank.stdin.write("go\n")
+            rank.stdin.flush()
+            assert rank.stdout.readline() == "ready\n"
+        (pid, path, capacity), other = answer_of(first), answer_of(stopped)
+        assert other == (pid, path, capacity)
+        stopped.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
+        with open_pool(PoolSettings(mode="node")) as pool:
+            assert isinstance(pool, NodePool)
+            assert (pool.server_pid, pool.stats().capacity_bytes) == (pid, capacity)
+            first.kill()
+            first.wait(DEADLINE_S)
+            _kill(pid)
+            wait_until(lambda: pool.server_pid not in (pid, None))
+            _started.add(pool.server_pid or 0)
+            assert pool.stats().capacity_bytes == capacity
+            assert pool.stats().index_entries == 256
+            assert "memfd:umbp" in Path(f"/proc/{stopped.pid}/maps").read_text()
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate(timeout=DEADLINE_S)
+
+
+def test_a_server_of_the_old_size_that_cannot_start_is_given_up_for_a_smaller_one(directory, monkeypatch):
+    wanted: list[int | None] = []
+
+    def refuse(path: Path, settings: PoolSettings, given_up: object) -> None:
+        wanted.append(settings.dram_capacity_bytes)
+        if settings.dram_capacity_bytes is not None:
+            raise NodeServerError("there is not enough memory")
+        ensure_server(path, settings.with_values(dram_capacity_bytes=2 * CAPACITY), given_up)
+
+    settings = PoolSettings(mode="node", dram_capacity_bytes=CAPACITY, index_entries=256)
+    with open_pool(settings) as first, open_pool(PoolSettings(mode="node")) as pool:
+        assert isinstance(first, NodePool)
+        assert isinstance(pool, NodePool)
+        pid = pool.server_pid
+        assert pid is not None
+        first.close()
+        ensure_server = node_pool.ensure_server
+        monkeypatch.setattr(node_pool, "ensure_server", refuse)
+        monkeypatch.setattr(keeper, "LONGEST_PAUSE_S", keeper.FIRST_PAUSE_S)
+        _kill(pid)
+        wait_until(lambda: pool.server_pid not in (pid, None))
+        _started.add(pool.server_pid or 0)
+        assert wanted == [CAPACITY] * node_pool.OLD_SIZE_ATTEMPTS + [None]
+        assert pool.stats().capacity_bytes == 2 * CAPACITY
+        assert (pool._settings_of_server().dram_capacity_bytes, pool._failed_starts) == (2 * CAPACITY, 0)
 
 
 def test_the_server_stops_by_itself_after_its_last_client(directory, monkeypatch):

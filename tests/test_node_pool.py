@@ -30,7 +30,9 @@ from sglang_umbp import (
     UnregisteredMemoryError,
 )
 from sglang_umbp.errors import NodeServerError
-from sglang_umbp.node import remote_put
+from sglang_umbp.node import protocol, remote_put
+from sglang_umbp.node.attachment import Attachment
+from sglang_umbp.node.stat_client import StatClient
 
 MISSES_WITHIN_S = 1.0
 
@@ -357,17 +359,60 @@ def test_a_stopped_server_is_read_from_and_puts_fail_at_their_deadline_until_it_
         assert rows.put(["new"], status=True) == [Status.NO_SERVER]
         assert time.monotonic() - begun < 0.4, "a server that did not answer costs one deadline, not one a call"
         with pytest.raises(NodeServerError):
-            pool.remove(keys)
+            pool.remove(keys[:1])
         assert pool.connected
         server.send(signal.SIGCONT)
         wait_until(lambda: rows.put(["later"]) == [True])
-        assert rows.get(keys) == [True] * 4
+        assert rows.get(keys) == [False, True, True, True]
         wait_until(lambda: figures_of(pool)["memory"]["reserved_bytes"] == 0)
 
 
+def test_figures_of_a_stopped_server_are_asked_for_once(path, client, monkeypatch):
+    asked: list[str] = []
+    ask = Attachment.ask
+
+    def ask_and_count(attachment: Attachment, request: Any, *rest: Any) -> Any:
+        asked.append(request.NAME)
+        return ask(attachment, request, *rest)
+
+    with serving(path) as server:
+        pool = client(deadline_s=0.5)
+        rows = Rows(pool, 2, NBYTES)
+        assert rows.put(["a", "b"]) == [True, True]
+        assert pool.stats().objects == 2
+        server.stop()
+        monkeypatch.setattr(Attachment, "ask", ask_and_count)
+        assert [pool.stats().objects for _ in range(10)] == [2] * 10
+        assert asked.count("stat") == 1
+        wait_until(lambda: pool._keeper.attachment is not None and pool._keeper.attachment.silent)
+        assert rows.put(["c"], status=True) == [Status.NO_SERVER]
+        assert asked.count("stat") == 1
+        server.send(signal.SIGCONT)
+        wait_until(lambda: rows.put(["c"]) == [True])
+        wait_until(lambda: pool.stats().objects == 3)
+
+
+def test_a_late_answer_to_a_question_for_figures_fails_no_put(path, client, monkeypatch):
+    ask, late = Attachment.ask, []
+
+    def ask_in_vain(attachment: Attachment, request: Any, *rest: Any) -> Any:
+        if isinstance(request, protocol.Stat):
+            late.append(request)
+            raise NodeServerError("no answer before the deadline")
+        return ask(attachment, request, *rest)
+
+    monkeypatch.setattr(Attachment, "ask", ask_in_vain)
+    with serving(path):
+        pool = client()
+        rows = Rows(pool, 1, NBYTES)
+        for number in range(10):
+            wait_until(lambda number=number: pool.stats() is not None and len(late) > number)
+            assert rows.put([f"page{number}"], status=True) == [Status.OK]
+
+
 def figures_of(pool: NodePool) -> dict[str, Any]:
-    pool.stats()
-    return pool._figures
+    with StatClient(pool.path, DEADLINE_S) as server:
+        return server.figures()
 
 
 def test_what_a_put_that_ended_by_an_exception_had_reserved_is_free_again(lasting_client, monkeypatch):
@@ -414,7 +459,6 @@ def test_close_tells_the_server_and_leaves_no_descriptor_map_or_thread(lasting_c
             pool.register_memory(4096, 4096)
     assert len(os.listdir("/proc/self/fd")) == before
     assert len(maps_of_the_pool()) == maps
-    watcher.stats()
     wait_until(lambda: len(figures_of(watcher)["clients"]) == 1)
     assert figures_of(watcher)["clients"][0]["label"] == "test"
 

@@ -53,7 +53,7 @@ SAMPLES: list[Message] = [
     protocol.Clear(),
     protocol.Ping(),
     protocol.Done(),
-    protocol.Stat(),
+    protocol.Stat(clients=True),
     protocol.Report(body=b"{}"),
     protocol.Error(code=protocol.ErrorCode.QUOTA, message="why"),
 ]

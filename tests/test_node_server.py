@@ -23,14 +23,15 @@ from node_rig import NBYTES, Client, Talker, groups, running, settings_for, shor
 from objects import names
 from waiting import DEADLINE_S, Background, wait_until
 
-from sglang_umbp import Status
+from sglang_umbp import NodePool, PoolSettings, SettingsError, Status
 from sglang_umbp.errors import NodeServerError, PoolMemoryError, RefusedError
-from sglang_umbp.node import node_client, protocol
+from sglang_umbp.node import connection, node_client, protocol
 from sglang_umbp.node.attachment import Attachment
 from sglang_umbp.node.channel import ConnectionEndedError
 from sglang_umbp.node.connection import STRANGER_S
 from sglang_umbp.node.protocol import ErrorCode
 from sglang_umbp.node.server import NodeServer
+from sglang_umbp.node.server_settings import server_sizes
 
 FREED_WITHIN_S = 1.0
 TESTS = Path(__file__).parent
@@ -56,7 +57,7 @@ class Node:
         return process
 
     def figures(self) -> dict[str, Any]:
-        return json.loads(self.server.service.report())
+        return json.loads(self.server.service.report(True))
 
     @property
     def memory(self) -> dict[str, int]:
@@ -312,6 +313,64 @@ def test_one_client_at_its_quota_leaves_the_others_theirs(make_node):
     one, two = node.client(), node.client()
     one.allocate(names("a", 2))
     assert two.put(names("b", 2), deadline_s=0.0) == [Status.OK] * 2
+
+
+def test_what_all_clients_reserve_is_bounded_and_a_refusal_says_who_is_stopped(make_node):
+    node = make_node(reservation_quota_bytes=2 * NBYTES, reservations_total_bytes=4 * NBYTES)
+    stopped = [node.process(reserved=names(f"kept{number}-", 2)) for number in range(2)]
+    for process in stopped:
+        process.signal(signal.SIGSTOP)
+    wait_until(lambda: node.memory["quarantined_bytes"] == 4 * NBYTES)
+    client = node.client()
+    with refused(ErrorCode.QUOTA):
+        client.put(["a"], deadline_s=0.05)
+    with pytest.raises(RefusedError, match=f"quarantined by stopped processes.*{stopped[0].popen.pid}.*allowed: 16384"):
+        client.put(["a"], deadline_s=0)
+    assert node.figures()["settings"]["reservations_total_bytes"] == 4 * NBYTES
+    waiting = Background(lambda: client.put(names("a", 2), deadline_s=50))
+    stopped[0].signal(signal.SIGKILL)
+    assert waiting.result() == [Status.OK] * 2
+    assert node.memory["reserved_bytes"] == 2 * NBYTES
+
+
+def test_an_object_larger_than_what_all_may_reserve_is_put_while_nobody_else_puts(make_node):
+    node = make_node(reservation_quota_bytes=NBYTES, reservations_total_bytes=NBYTES)
+    one, two = node.client(), node.client()
+    places = one.allocate(["large"], 7, sizes=np.array([5 * NBYTES], dtype="<u8").tobytes())
+    assert not places.over
+    with refused(ErrorCode.QUOTA):
+        two.allocate(["small"], deadline_s=0)
+    one.call(protocol.Abandon(batch=7))
+    assert two.put(["small"]) == [Status.OK]
+
+
+@pytest.mark.parametrize(("quota", "total"), [(None, 8), (2, 8), (12, 12)])
+def test_all_clients_may_reserve_half_of_the_pool_or_what_one_may(node, quota, total):
+    quota_bytes = None if quota is None else quota * NBYTES
+    settings = settings_for(node.path, reservation_quota_bytes=quota_bytes, reservations_total_bytes=None)
+    assert server_sizes(settings).reservations_total_bytes == total * NBYTES
+
+
+def test_who_asks_for_sizes_alone_has_the_server_look_at_no_client(node, monkeypatch):
+    client = node.client()
+    client.put(names("page", 3))
+    looks = []
+    monkeypatch.setattr(node.server.service.clients, "figures", lambda: looks.append(1) or {})
+    figures = json.loads(client.call(protocol.Stat(clients=False)).body)
+    assert figures["memory"]["objects"] == 3
+    with NodePool(standalone_address=f"unix:{node.path}") as pool:
+        assert pool.stats().objects == 3
+        assert not looks
+        assert len(client.stat()["clients"]) == 2
+        assert looks
+
+
+def test_a_call_may_wait_as_long_as_the_setting_allows():
+    longest_s = protocol.MAX_DEADLINE_S
+    assert PoolSettings(deadline_s=longest_s).deadline_s == longest_s
+    with pytest.raises(SettingsError):
+        PoolSettings(deadline_s=longest_s + 1)
+    assert connection._deadline(longest_s) >= time.monotonic() + longest_s - DEADLINE_S
 
 
 def test_stat_shows_what_is_reserved_and_by_whom(node):

@@ -19,6 +19,7 @@ from .node_client import NodeClient
 from .peer import Peer
 from .protocol import ErrorCode, Message
 from .refusal import as_error, refusal
+from .reservations import Admission
 
 if TYPE_CHECKING:
     from .service import Service
@@ -34,9 +35,6 @@ FAREWELL_S = 1.0
 
 SEND_S = 10.0
 """For an answer to go out: a client that does not read loses the connection."""
-
-LONGEST_CALL_S = 60.0
-"""A call's own deadline counts up to this: a thread of the server is its for so long."""
 
 _GROUP = struct.Struct("<4I")
 
@@ -225,8 +223,11 @@ class Connection:
         nbytes = _admissible(client, batch)
         client.begin(request.batch, batch, batch.key_bytes)
         try:
-            if client.reservations.admit(request.batch, nbytes, deadline):
+            admission = client.reservations.admit(request.batch, nbytes, deadline)
+            if admission is Admission.GRANTED:
                 places = _step(request.batch, batch, lambda: puts.allocate(batch, deadline))
+            elif admission is Admission.TOTAL:
+                raise refusal(ErrorCode.QUOTA, self._service.clients.why_full())
             else:
                 batch.abandon()
                 places = puts.over(bytes([Status.NO_SPACE]) * len(batch))
@@ -280,7 +281,7 @@ class Connection:
         return protocol.Done()
 
     def _stat(self, request: protocol.Stat) -> Message:
-        return protocol.Report(body=self._service.report())
+        return protocol.Report(body=self._service.report(request.clients))
 
 
 def _admissible(client: NodeClient, batch: _native.RemoteBatch) -> int:
@@ -295,7 +296,7 @@ def _admissible(client: NodeClient, batch: _native.RemoteBatch) -> int:
 
 
 def _deadline(deadline_s: float) -> float:
-    return time.monotonic() + min(deadline_s, LONGEST_CALL_S)
+    return time.monotonic() + deadline_s  # at most MAX_DEADLINE_S; the client's end ends the wait
 
 
 def _step(number: int, batch: _native.RemoteBatch, step: Callable[[], protocol.Places]) -> protocol.Places:

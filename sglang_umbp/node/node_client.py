@@ -11,7 +11,7 @@ from .. import _native
 from .peer import process_ended, process_stopped
 from .protocol import ErrorCode
 from .refusal import refusal
-from .reservations import Reservations
+from .reservations import Reservations, ReservationTotal
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -41,12 +41,14 @@ class _Put:
 class NodeClient:
     """Owns its pidfd. Thread-safe."""
 
-    def __init__(self, number: int, pid: int, label: str, pidfd: int, quota_bytes: int) -> None:
+    def __init__(
+        self, number: int, pid: int, label: str, pidfd: int, quota_bytes: int, total: ReservationTotal
+    ) -> None:
         """Takes the pidfd over, which is readable once the process has ended."""
         self.number = number
         self.pid = pid
         self.label = label
-        self.reservations = Reservations(quota_bytes)
+        self.reservations = Reservations(quota_bytes, total)
         self.pidfd = pidfd
         self._attached_s = time.monotonic()
         self._lock = threading.Lock()

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,10 +29,12 @@ from . import protocol
 from .address import default_address, parse_address
 from .attachment import Attachment
 from .autostart import ensure_server
+from .debts import Debt, Debts
 from .keeper import Keeper
-from .keys import key_bytes, messages_of
+from .keys import key_bytes
 from .patience import Patience
 from .placeholder import lost_pool
+from .refusal import LimitedLog
 from .remote_put import PutJob, put
 
 ATTACH_S = 2.0
@@ -44,12 +46,20 @@ START_S = 60.0
 RESTART_S = 10.0
 """The same for one attempt in the background."""
 
+OLD_SIZE_ATTEMPTS = 8
+"""So many attempts to start a server ask for the size of the one before: until all have given its memory back, less
+would seem to fit. Then it may be smaller: better than none."""
+
+LAST_PAYMENT_S, LAST_PAYMENT_OF_SILENT_S = 1.0, 0.25
+"""For the server to do what a closing pool owes it, and for one that left a call unanswered."""
+
 REPORT_ANSWER_S = 0.2
 """How long ``stats`` waits for the server's figures; without an answer it has the last ones."""
 
 _Part = tuple[Namespace, int, Keys, _native.PutSource]
 
 logger = logging.getLogger(__name__)
+_log = LimitedLog(logger)
 
 
 class NodePool(Pool):
@@ -60,6 +70,9 @@ class NodePool(Pool):
     no server, look-ups and gets are misses and puts fail with Status.NO_SERVER; as soon as there is one again, the
     pool attaches by itself: regions, namespaces and layouts stay valid, sessions of the time before hold nothing.
 
+    ``clear`` and ``remove`` hold whatever the server does: until it has acknowledged them, this pool finds nothing
+    and stores nothing, and asks again by itself.
+
     ``stats``: reads and puts are this process's own, sizes and evictions the server's.
     """
 
@@ -69,7 +82,8 @@ class NodePool(Pool):
         self.label = label
         self.path: Path = parse_address(self.settings.standalone_address or default_address(os.environ))
         """Of the server's socket."""
-        self._keeper = Keeper(self.path, self._attach, self._publish)
+        self._debts = Debts()
+        self._keeper = Keeper(self.path, self._attach, self._publish, self._debts)
         self._changing = threading.Lock()
         self._ending = threading.Lock()
         self._regions: dict[int, int] = {}
@@ -78,6 +92,8 @@ class NodePool(Pool):
         self._start_s = START_S
         self._attach_ns = 0
         self._put_statuses = [0] * len(Status)
+        self._last: protocol.Attached | None = None
+        self._failed_starts = 0
         self._bytes_written = 0
         self._counting = threading.Lock()
         self._figures: dict[str, Any] = {}
@@ -95,6 +111,7 @@ class NodePool(Pool):
         self._open = lost_pool(native_config(self.settings))
         self._raw = Namespace(self._open, b"", ("",), [RAW_KEYS_IDENTITY])
         self._use(self._open)
+        self._debts.hide(self._open)
         self._keeper.attach_once()
         self._start_s = RESTART_S
         self._keeper.start()
@@ -111,13 +128,18 @@ class NodePool(Pool):
         return self._keeper.trouble
 
     @property
+    def owes_removals(self) -> bool:
+        """Whether a clear or remove of this pool is not acknowledged yet: until then it finds nothing."""
+        return self._debts.owed
+
+    @property
     def attach_ns(self) -> int:
         """Nanoseconds that the last attachment took: greeting, descriptors, maps (not their pages)."""
         return self._attach_ns
 
     @property
     def populated(self) -> bool:
-        """Whether the thread that gives this process's maps their pages is through."""
+        """Whether the thread that gives this process's maps their pages is through. It begins after the server's."""
         return self._open.populated
 
     @property
@@ -148,19 +170,51 @@ class NodePool(Pool):
         self._keeper.stop()
         attachment = self._keeper.attachment
         if attachment is not None:
+            self._pay_at_last(attachment)
             attachment.detach()
+        if self._debts.owed:
+            logger.warning(
+                "closed before a node server at unix:%s acknowledged a clear or removal: what it has kept, others find",
+                self.path,
+            )
         self._open.close()
+
+    def _pay_at_last(self, attachment: Attachment) -> None:
+        if self._debts.owed:
+            timeout_s = LAST_PAYMENT_OF_SILENT_S if attachment.silent else LAST_PAYMENT_S
+            with contextlib.suppress(UmbpError):
+                self._debts.pay(attachment, time.monotonic() + timeout_s)
 
     # Attaching: called by the keeper, or by open -----------------------------------------------------------
 
     def _attach(self) -> Attachment:
         if self._starts_servers:
             deadline = time.monotonic() + self._start_s
-            ensure_server(self.path, self.settings, lambda: self._keeper.stopping or time.monotonic() >= deadline)
+            settings = self._settings_of_server()
+            try:
+                ensure_server(self.path, settings, lambda: self._keeper.stopping or time.monotonic() >= deadline)
+            except NodeServerError:
+                self._failed_starts += 1
+                raise
         begun_ns = time.perf_counter_ns()
         attachment = Attachment.make(self.path, self.label, self._map, time.monotonic() + ATTACH_S)
         self._attach_ns = time.perf_counter_ns() - begun_ns
+        try:
+            self._debts.pay(attachment, time.monotonic() + ATTACH_S)  # before anybody can find what was there
+        except BaseException:
+            attachment.detach()
+            raise
         return attachment
+
+    def _settings_of_server(self) -> PoolSettings:
+        """For one that is started now. Sizes that are 'auto' are those of the server before."""
+        last = self._last
+        if last is None or self.settings.dram_capacity_bytes is not None or self._failed_starts >= OLD_SIZE_ATTEMPTS:
+            return self.settings
+        sizes = {"dram_capacity_bytes": last.capacity_bytes}
+        if self.settings.index_entries is None:
+            sizes["index_entries"] = last.index_entries
+        return self.settings.with_values(**sizes)
 
     @property
     def _starts_servers(self) -> bool:
@@ -188,8 +242,10 @@ class NodePool(Pool):
                 native.register_memory(address, nbytes)
             for space in (cast(Namespace, self._raw), *self._namespaces.values()):
                 space.rebind(native)
+            self._debts.hide(native)  # before anybody finds anything there
             before, self._open = self._open, native
             self._use(native)
+        self._last, self._failed_starts = attached, 0
         # Whoever still has its methods finds nothing there, and no exception.
         del before
         logger.info(
@@ -306,10 +362,11 @@ class NodePool(Pool):
         return self._store([(space, part, keys, source)], None, status)[0]
 
     def _store(self, parts: Sequence[_Part], depth: int | None, status: bool) -> list[list[Any]]:
+        clears = self._debts.clears
         native = _native.ClientPut(self._open, tuple(parts), depth or 0)
         attachment = self._keeper.attachment
-        if attachment is not None and not native.answer_present():
-            job = PutJob(native, [space for space, *_ in parts])
+        if attachment is not None and not self._debts.owed and not native.answer_present():
+            job = PutJob(native, [space for space, *_ in parts], lambda: self._debts.clears == clears)
             put(job, attachment, Patience(self._deadline_s(attachment.attached)))
         self._count(*native.totals)
         return native.answers(status)
@@ -323,29 +380,47 @@ class NodePool(Pool):
     # What else the server does --------------------------------------------------------------------------------
 
     def remove(self, keys: Keys, *, namespace: Namespace | None = None) -> list[bool]:
-        """As for ``Pool``. Where there is no server there is no object.
+        """As for ``Pool``. False everywhere while no server is attached: the next one is asked before it is used.
 
-        Raises NodeServerError, RefusedError: the server did not do it; what it was sent may still take effect.
+        Raises NodeServerError, RefusedError, ProtocolError: the server has not acknowledged it. It is asked again
+        until it has, and this pool finds nothing meanwhile (``owes_removals``).
         """
-        space, wanted = self._all(namespace), key_bytes(keys)
+        debt = Debt(self._all(namespace), key_bytes(keys))
         attachment = self._asked()
+        if not debt.keys:
+            return []
         if attachment is None:
-            return [False] * len(wanted)
-        patience = Patience(self._deadline_s(attachment.attached))
-        removed: list[bool] = []
-        for some in messages_of(wanted):
-            with attachment.connection(patience.deadline) as connection:
-                number = attachment.number_of(space, connection, patience.deadline)
-                request = protocol.Remove(namespace=number, keys=list(some))
-                removed += map(bool, connection.ask(request, protocol.Removed, patience.deadline).flags)
-        return removed
+            self._owe(debt, None)
+            return [False] * len(debt.keys)
+        try:
+            return self._answered(attachment, lambda deadline: debt.pay(attachment, deadline))
+        except UmbpError:
+            self._owe(debt, attachment)
+            raise
 
     def clear(self) -> None:
-        """Removes every object of every process; a no-op where there is no server. Raises as ``remove``."""
+        """Removes every object of every process. Puts in flight fail. Raises as ``remove``, and as that is owed."""
         attachment = self._asked()
+        self._owe(Debt(), attachment)
         if attachment is not None:
-            deadline = Patience(self._deadline_s(attachment.attached)).deadline
-            attachment.ask(protocol.Clear(), protocol.Done, deadline)
+            self._answered(attachment, lambda deadline: self._debts.pay(attachment, deadline))
+
+    def _owe(self, debt: Debt, attachment: Attachment | None) -> None:
+        self._debts.owe(debt, attachment)
+        if attachment is None:
+            what = "clear" if debt.space is None else "removal"
+            text = "no node server is attached at unix:%s: the next one is asked for this %s before it is used"
+            _log.warning(what, text, self.path, what)
+
+    def _answered(self, attachment: Attachment, call: Callable[[float], list[bool] | None]) -> list[bool]:
+        """What the server says to a call, which is given its deadline. One that is silent is not asked."""
+        if attachment.silent:
+            raise NodeServerError("the server does not answer")
+        try:
+            return call(Patience(self._deadline_s(attachment.attached)).deadline) or []
+        except NodeServerError:
+            attachment.went_unanswered()
+            raise
 
     def _asked(self) -> Attachment | None:
         self.native.flush()  # refuses when closed, and in a forked child
@@ -362,10 +437,16 @@ class NodePool(Pool):
 
     def _server_figures(self) -> dict[str, Any]:
         attachment = self._keeper.attachment
-        if attachment is not None and not attachment.silent:
-            deadline = time.monotonic() + REPORT_ANSWER_S
-            with contextlib.suppress(UmbpError):
-                self._figures = json.loads(attachment.ask(protocol.Stat(), protocol.Report, deadline).body)
+        if attachment is None or attachment.doubted:
+            return self._figures
+        try:
+            request = protocol.Stat(clients=False)
+            report = attachment.ask(request, protocol.Report, time.monotonic() + REPORT_ANSWER_S)
+            self._figures = json.loads(report.body)
+        except NodeServerError:  # not for certain that it is silent: this deadline is short
+            attachment.doubt()
+        except UmbpError:
+            pass
         return self._figures
 
 

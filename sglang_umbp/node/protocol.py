@@ -346,7 +346,12 @@ class Done(Message):
 @_request
 @dataclass(frozen=True)
 class Stat(Message):
-    """Asks for figures. Answered by Report; needs no client."""
+    """Asks for figures. Answered by Report; needs no client.
+
+    clients: with what each client reads and holds, for which the server looks at all that they name.
+    """
+
+    clients: Annotated[bool, flag()]
 
 
 @_answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .. import _native
@@ -27,6 +27,8 @@ class PutJob:
 
     native: _native.ClientPut
     spaces: Sequence[Namespace]
+    wanted: Callable[[], bool] = lambda: True
+    """False once the pool was cleared: what is not committed by then must not be."""
 
     def cut(self, quota_bytes: int) -> bool:
         """Takes the next keys that one message may carry: by number, by bytes of keys, by bytes of objects."""
@@ -36,14 +38,19 @@ class PutJob:
 def put(job: PutJob, attachment: Attachment, patience: Patience) -> None:
     """Leaves the answers in the job. Raises PoolClosedError, InvalidBatchError (memory unregistered meanwhile)."""
     while not attachment.silent and job.cut(attachment.attached.reservation_quota_bytes):
+        if not job.wanted():
+            job.native.settle_all(Status.CLEARED)
+            continue
         try:
             _put_message(job, attachment, patience)
         except RefusedError as refused:
             _log.warning("refused", "a put was refused by the server: %s", refused)
             job.native.settle_all(_status_of(refused))
         except (NodeServerError, ProtocolError) as error:
-            _log.warning("lost", "a put failed: %s", error)
-            break
+            if job.wanted():
+                _log.warning("lost", "a put failed: %s", error)
+                break
+            job.native.settle_all(Status.CLEARED)
 
 
 def _status_of(refused: RefusedError) -> Status:
@@ -62,6 +69,8 @@ def _put_message(job: PutJob, attachment: Attachment, patience: Patience) -> Non
             places = _ask(connection, request, attachment, patience)
             while not places.over:
                 _copy(job, places, attachment, patience)
+                if not job.wanted():  # else the server may have cleared before it allocated
+                    raise NodeServerError("the pool was cleared meanwhile")
                 commit = protocol.Commit(batch, places.round, patience.server_s)
                 places = _ask(connection, commit, attachment, patience)
             if not job.native.settle(places.statuses):

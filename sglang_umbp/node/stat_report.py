@@ -29,12 +29,17 @@ class StatReport:
         self._clock = clock
         self._started_s = clock()
 
-    def as_json(self) -> bytes:
-        """One JSON object."""
-        return json.dumps(self.figures()).encode()
+    def as_json(self, clients: bool) -> bytes:
+        """One JSON object. clients: for `stat`, with what clients read and hold."""
+        return json.dumps(self.figures() if clients else self.sizes()).encode()
+
+    def sizes(self) -> dict[str, Any]:
+        """What clients ask for: of the whole pool, without a look at what each of them names."""
+        stats = stats_from_native(self._service.native.stats())
+        return {"version": VERSION, "pid": os.getpid(), "memory": {name: getattr(stats, name) for name in MEMORY}}
 
     def figures(self) -> dict[str, Any]:
-        """The object."""
+        """The whole object."""
         service = self._service
         stats = stats_from_native(service.native.stats())
         clients = self._clients()
@@ -81,6 +86,7 @@ class StatReport:
             "eviction_policy": service.settings.pool.eviction_policy,
             "session_quota_bytes": service.sizes.pool.session_quota_bytes,
             "reservation_quota_bytes": service.sizes.reservation_quota_bytes,
+            "reservations_total_bytes": service.sizes.reservations_total_bytes,
         }
 
 

@@ -16,7 +16,8 @@ def view(now: Figures, before: Figures | None) -> list[str]:
     return [
         f"{now['address']}  pid {now['pid']}  version {now['version']}  up {_time(now['uptime_s'])}",
         f"bytes     {size_text(memory['live_bytes'])} live, {size_text(memory['retired_bytes'])} retired but read, "
-        f"{size_text(memory['reserved_bytes'])} reserved ({size_text(memory['quarantined_bytes'])} quarantined), "
+        f"{size_text(memory['reserved_bytes'])} reserved ({size_text(memory['quarantined_bytes'])} quarantined; "
+        f"{size_text(now['settings']['reservations_total_bytes'])} at most), "
         f"of {size_text(memory['capacity_bytes'])}",
         f"objects   {memory['objects']} of {memory['index_entries']}; {memory['evicted']} evicted "
         f"({size_text(memory['evicted_bytes'])})",

@@ -412,6 +412,9 @@ void bind_pool(nb::module_& m) {
            "back. Calls go on\n"
            "finding nothing until ``close``.")
       .def_prop_ro("lost", &Pool::lost)
+      .def("hide", &Pool::hide, nb::arg("hidden"),
+           "While hidden nothing is found that no session holds: look-ups, gets and pins are misses.")
+      .def_prop_ro("hidden", &Pool::hidden)
       .def_prop_ro("populated", &Pool::populated,
                    "Whether every map has its pages: what ``prefault_in_background`` started is "
                    "through.")

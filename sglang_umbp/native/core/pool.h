@@ -112,6 +112,10 @@ class Pool {
   void lose();
   void unmap();
   bool lost() const { return lost_.load(std::memory_order_acquire); }
+  // While hidden nothing is found that is not held already: look-ups, gets and pins are answered as those of
+  // a lost pool, sessions are read as ever.
+  void hide(bool hidden);
+  bool hidden() const { return hidden_.load(std::memory_order_seq_cst); }
   // Becomes true when no call of this pool reads a component's key any more: after close() or unmap().
   std::shared_ptr<const std::atomic<bool>> ended() const { return ended_; }
 
@@ -210,6 +214,7 @@ class Pool {
   }
   void refuse_own_client(uint32_t id);
   static void wait_for(const std::atomic<uint32_t>& calls);
+  void leave_unread(Status answer, std::span<Status> out, bool counts_as_call);
   // For gets of a lost pool.
   void answer_all(Status answer, std::span<Status> out, PhaseTimer& timer);
   bool holds(const SizedObjects& objects, int slot);
@@ -238,6 +243,7 @@ class Pool {
   ForkGuard guard_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> lost_{false};
+  std::atomic<bool> hidden_{false};
   std::atomic<uint32_t> calls_{0};
   std::atomic<uint32_t> lost_calls_{0};
   std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);
