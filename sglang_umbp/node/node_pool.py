@@ -26,7 +26,7 @@ from ..sizing import Sizes
 from ..stats import PoolStats, stats_from_native
 from ..status import BY_CODE, Status
 from . import protocol
-from .address import default_address, parse_address
+from .address import chosen_address, parse_address
 from .attachment import Attachment
 from .autostart import ensure_server
 from .keeper import Keeper
@@ -65,7 +65,7 @@ class NodePool(Pool):
         """label: names this process in `stat`, such as "tp3". Raises SettingsError."""
         super().__init__(settings, **overrides)
         self.label = label
-        self.path: Path = parse_address(self.settings.standalone_address or default_address(os.environ))
+        self.path: Path = parse_address(self.settings.standalone_address or chosen_address(os.environ))
         """Of the server's socket."""
         self._keeper = Keeper(self.path, self._attach, self._publish)
         self._changing = threading.Lock()
