@@ -25,6 +25,7 @@ from sglang_umbp import (
     PoolClosedError,
     PoolSettings,
     RegionError,
+    SettingsError,
     Status,
     UnregisteredMemoryError,
 )
@@ -422,6 +423,35 @@ def test_a_capacity_that_is_not_the_servers_is_said_to_have_no_effect(lasting_cl
     assert "has no effect" not in caplog.text
     lasting_client(dram_capacity_bytes=1 << 20)
     assert "dram_capacity_bytes=1048576 has no effect" in caplog.text
+
+
+def test_settings_of_the_server_are_said_to_have_no_effect_where_the_client_starts_none(lasting_client, caplog):
+    given = {"eviction_policy": "depth_lru", "index_entries": 512, "hugepages": False}
+    lasting_client(**given, deadline_s=2.0, exists_refreshes=True, copy_isa="auto")
+    assert "index_entries=512, eviction_policy=depth_lru, hugepages=false has no effect" in caplog.text
+    caplog.clear()
+    lasting_client(**given, standalone_auto_start=True)
+    assert "index_entries=512 has no effect" in caplog.text
+
+
+def test_memory_that_the_server_does_not_have_is_refused_by_name(monkeypatch):
+    monkeypatch.setenv("UMBP_DRAM_MEMORY", "memfd")
+    NodePool(PoolSettings.from_env())
+    monkeypatch.setenv("UMBP_DRAM_MEMORY", "anonymous")
+    with pytest.raises(SettingsError, match=r"UMBP_DRAM_MEMORY='anonymous' has no effect .* allowed: memfd"):
+        NodePool(PoolSettings.from_env())
+
+
+@pytest.mark.parametrize("refreshes", [False, True])
+@pytest.mark.parametrize("prefix", [False, True])
+def test_exists_refreshes_is_each_clients_own_setting(path, client, refreshes, prefix):
+    with serving(path, objects=2):
+        pool = client(exists_refreshes=refreshes)
+        rows = Rows(pool, 2, NBYTES)
+        assert rows.put(["a", "b"]) == [True, True]
+        pool.exists_prefix(["a"]) if prefix else pool.exists(["a"])
+        assert rows.put(["c"]) == [True]
+        assert pool.exists(["a", "b"]) == [refreshes, not refreshes]
 
 
 def test_threads_that_close_at_once_close_once(lasting_client):

@@ -29,6 +29,7 @@ from . import protocol
 from .address import chosen_address, parse_address
 from .attachment import Attachment
 from .autostart import ensure_server
+from .client_settings import refuse_other_memory, without_effect
 from .keeper import Keeper
 from .keys import key_bytes, messages_of
 from .patience import Patience
@@ -64,6 +65,7 @@ class NodePool(Pool):
     def __init__(self, settings: PoolSettings | None = None, *, label: str = "", **overrides: Any) -> None:
         """label: names this process in `stat`, such as "tp3". Raises SettingsError."""
         super().__init__(settings, **overrides)
+        refuse_other_memory(self.settings)
         self.label = label
         self.path: Path = parse_address(self.settings.standalone_address or chosen_address(os.environ))
         """Of the server's socket."""
@@ -202,18 +204,15 @@ class NodePool(Pool):
             size_text(attached.session_quota_bytes),
             size_text(attached.reservation_quota_bytes),
         )
-
-        self._warn_of_other_capacity(attached.capacity_bytes)
-
-    def _warn_of_other_capacity(self, capacity_bytes: int) -> None:
-        wanted = self.settings.dram_capacity_bytes
-        if wanted not in (None, capacity_bytes):
+        ineffective = without_effect(self.settings, attached, starts_servers=self._starts_servers)
+        if ineffective:
             logger.warning(
-                "%s=%s has no effect: the node server at unix:%s was started with %d bytes",
-                self.settings.named("dram_capacity_bytes"),
-                wanted,
+                "%s has no effect: the node server at unix:%s was started with %d bytes for %d objects and settings "
+                "of its own",
+                ", ".join(ineffective),
                 self.path,
-                capacity_bytes,
+                attached.capacity_bytes,
+                attached.index_entries,
             )
 
     def _use(self, native: _native.Pool) -> None:
