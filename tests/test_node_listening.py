@@ -193,8 +193,8 @@ def test_a_runtime_directory_that_cannot_be_used_is_said_once_and_not_used(path,
     assert "too long" in said(long)
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "cannot be written" in said(path.parent)
-    monkeypatch.setattr(os, "getuid", lambda: 7)
-    assert default_address({"XDG_RUNTIME_DIR": str(path.parent)}) == "unix:/tmp/sglang_umbp-7/node.sock"
+    monkeypatch.undo()
+    assert default_address({"XDG_RUNTIME_DIR": str(path.parent)}, uid=7) == "unix:/tmp/sglang_umbp-7/node.sock"
 
 
 def test_a_directory_that_cannot_be_made_is_refused_with_its_name(path):

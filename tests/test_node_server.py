@@ -29,7 +29,7 @@ from sglang_umbp import Status, _native
 from sglang_umbp.errors import NodeServerError, PoolMemoryError, RefusedError
 from sglang_umbp.node import node_client, protocol, stat_report, stat_view
 from sglang_umbp.node.attachment import Attachment
-from sglang_umbp.node.channel import ConnectionEndedError
+from sglang_umbp.node.channel import Channel, ConnectionEndedError
 from sglang_umbp.node.client_connection import ClientConnection
 from sglang_umbp.node.connection import STRANGER_S
 from sglang_umbp.node.protocol import ErrorCode
@@ -578,14 +578,31 @@ def test_a_fault_while_one_client_is_attended_to_leaves_the_server_to_the_others
     process = node.process()
     process.end()
     wait_until(lambda: bool(started))
-    monkeypatch.undo()
-    monkeypatch.setattr(node.server, "_start", fails)
-    with pytest.raises(ConnectionEndedError):
+    for _ in range(3):  # each makes the server look for what there is to attend to
         node.talker()
-    monkeypatch.undo()
+    with monkeypatch.context() as planted:
+        planted.setattr(node.server, "_start", fails)
+        with pytest.raises(ConnectionEndedError):
+            node.talker()
     node.client()
     assert len(started) == 1, "attended to again and again"
     assert caplog.text.count("ZeroDivisionError: a planted fault") == 2
+
+
+def test_who_read_all_and_is_gone_was_told():
+    """Of a message with descriptors: what is left to send after them may be nothing, and nobody there."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    class Gone(socket.socket):
+        def sendall(self, data: object, *_: object) -> NoReturn:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    with theirs, Gone(fileno=ours.detach()) as gone:
+        channel = Channel(gone, protocol.REQUESTS)
+        channel.send(1, protocol.Done(), descriptors=[0])
+        assert theirs.recv(1 << 16)
+        with pytest.raises(ConnectionEndedError):
+            channel.send(2, protocol.Done())
 
 
 def test_a_connection_without_a_client_does_not_keep_an_idle_server():
