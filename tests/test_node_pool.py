@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,11 @@ from sglang_umbp import (
     PoolClosedError,
     PoolSettings,
     RegionError,
-    SettingsError,
     Status,
     UnregisteredMemoryError,
 )
 from sglang_umbp.errors import NodeServerError
+from sglang_umbp.node.client_settings import SERVERS_OWN
 
 MISSES_WITHIN_S = 1.0
 
@@ -434,12 +435,12 @@ def test_settings_of_the_server_are_said_to_have_no_effect_where_the_client_star
     assert "index_entries=512 has no effect" in caplog.text
 
 
-def test_memory_that_the_server_does_not_have_is_refused_by_name(monkeypatch):
-    monkeypatch.setenv("UMBP_DRAM_MEMORY", "memfd")
-    NodePool(PoolSettings.from_env())
-    monkeypatch.setenv("UMBP_DRAM_MEMORY", "anonymous")
-    with pytest.raises(SettingsError, match=r"UMBP_DRAM_MEMORY='anonymous' has no effect .* allowed: memfd"):
-        NodePool(PoolSettings.from_env())
+def test_settings_that_were_copied_have_no_effect_only_where_somebody_gave_them(lasting_client, caplog):
+    """A copy with dataclasses.replace gives every setting by name."""
+    copied = replace(PoolSettings(eviction_policy="depth_lru"), copy_threads=1)
+    lasting_client(**{item.name: getattr(copied, item.name) for item in fields(copied) if item.name in SERVERS_OWN})
+    lines = [record.getMessage() for record in caplog.records if "has no effect" in record.getMessage()]
+    assert [line.partition(" has no effect")[0] for line in lines] == ["eviction_policy=depth_lru"]
 
 
 @pytest.mark.parametrize("refreshes", [False, True])

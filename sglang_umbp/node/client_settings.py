@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..errors import SettingsError
+from dataclasses import fields
+
 from ..settings import PoolSettings
 from ..settings_report import value_text
 from .protocol import Attached
@@ -14,17 +15,11 @@ CLIENTS_TOO = ("session_quota_bytes", "deadline_s")
 SERVERS_OWN = tuple(name for name in POOL_SETTINGS if name not in CLIENTS_TOO)
 
 
-def refuse_other_memory(settings: PoolSettings) -> None:
-    """Raises SettingsError: memory that no other process can map was asked for."""
-    if settings.memory != "memfd" and settings.source("memory").kind != "default":
-        raise SettingsError(
-            f"{settings.named('memory')}={settings.memory!r} has no effect on a node server's pool, which is always "
-            f"memfd; allowed: memfd, or leave it out"
-        )
+_DEFAULTS = {item.name: item.default for item in fields(PoolSettings)}
 
 
 def without_effect(settings: PoolSettings, attached: Attached, *, starts_servers: bool) -> list[str]:
-    """What was given ("name=value") and has no effect beside the server that is attached.
+    """What was given ("name=value") and has no effect beside the server that is attached. A default is not given.
 
     starts_servers: this client may have started it with these settings, so that only what is known to differ counts.
     """
@@ -33,6 +28,6 @@ def without_effect(settings: PoolSettings, attached: Attached, *, starts_servers
     for name in SERVERS_OWN:
         value = getattr(settings, name)
         differs = value != theirs[name] if name in theirs else not starts_servers
-        if settings.source(name).kind != "default" and value is not None and differs:
+        if value != _DEFAULTS[name] and differs:
             found.append(f"{settings.named(name)}={value_text(value)}")
     return found

@@ -29,7 +29,7 @@ from . import protocol
 from .address import chosen_address, parse_address
 from .attachment import Attachment
 from .autostart import ensure_server
-from .client_settings import refuse_other_memory, without_effect
+from .client_settings import without_effect
 from .keeper import Keeper
 from .keys import key_bytes, messages_of
 from .patience import Patience
@@ -65,7 +65,6 @@ class NodePool(Pool):
     def __init__(self, settings: PoolSettings | None = None, *, label: str = "", **overrides: Any) -> None:
         """label: names this process in `stat`, such as "tp3". Raises SettingsError."""
         super().__init__(settings, **overrides)
-        refuse_other_memory(self.settings)
         self.label = label
         self.path: Path = parse_address(self.settings.standalone_address or chosen_address(os.environ))
         """Of the server's socket."""
