@@ -166,7 +166,11 @@ def test_addresses():
             parse_address(wrong)
 
 
-OWN = f"unix:/tmp/sglang_umbp-{os.getuid()}/node.sock"
+def own_address(uid: int) -> str:
+    return f"unix:{Path('/tmp') / f'sglang_umbp-{uid}' / 'node.sock'}"
+
+
+OWN = own_address(os.getuid())
 
 
 def test_a_user_without_an_address_has_one_in_the_runtime_directory_or_under_tmp(path, caplog):
@@ -174,7 +178,7 @@ def test_a_user_without_an_address_has_one_in_the_runtime_directory_or_under_tmp
     assert chosen_address(environ) == default_address(environ) == f"unix:{path.parent}/sglang_umbp/node.sock"
     for environ in ({"XDG_RUNTIME_DIR": "relative"}, {}):
         assert chosen_address(environ) == OWN
-    assert default_address({}, uid=7) == OWN.replace(f"-{os.getuid()}", "-7")
+    assert default_address({}, uid=7) == own_address(7)
     assert not caplog.records
 
 
@@ -194,7 +198,7 @@ def test_a_runtime_directory_that_cannot_be_used_is_said_once_and_not_used(path,
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "cannot be written" in said(path.parent)
     monkeypatch.undo()
-    assert default_address({"XDG_RUNTIME_DIR": str(path.parent)}, uid=7) == "unix:/tmp/sglang_umbp-7/node.sock"
+    assert default_address({"XDG_RUNTIME_DIR": str(path.parent)}, uid=7) == own_address(7)
 
 
 def test_a_directory_that_cannot_be_made_is_refused_with_its_name(path):
