@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from sglang_umbp import (
 from sglang_umbp.errors import NodeServerError
 from sglang_umbp.node import protocol, remote_put
 from sglang_umbp.node.attachment import Attachment
+from sglang_umbp.node.client_settings import SERVERS_OWN
 from sglang_umbp.node.stat_client import StatClient
 
 MISSES_WITHIN_S = 1.0
@@ -468,6 +470,35 @@ def test_a_capacity_that_is_not_the_servers_is_said_to_have_no_effect(lasting_cl
     assert "has no effect" not in caplog.text
     lasting_client(dram_capacity_bytes=1 << 20)
     assert "dram_capacity_bytes=1048576 has no effect" in caplog.text
+
+
+def test_settings_of_the_server_are_said_to_have_no_effect_where_the_client_starts_none(lasting_client, caplog):
+    given = {"eviction_policy": "depth_lru", "index_entries": 512, "hugepages": False}
+    lasting_client(**given, deadline_s=2.0, exists_refreshes=True, copy_isa="auto")
+    assert "index_entries=512, eviction_policy=depth_lru, hugepages=false has no effect" in caplog.text
+    caplog.clear()
+    lasting_client(**given, standalone_auto_start=True)
+    assert "index_entries=512 has no effect" in caplog.text
+
+
+def test_settings_that_were_copied_have_no_effect_only_where_somebody_gave_them(lasting_client, caplog):
+    """A copy with dataclasses.replace gives every setting by name."""
+    copied = replace(PoolSettings(eviction_policy="depth_lru"), copy_threads=1)
+    lasting_client(**{item.name: getattr(copied, item.name) for item in fields(copied) if item.name in SERVERS_OWN})
+    lines = [record.getMessage() for record in caplog.records if "has no effect" in record.getMessage()]
+    assert [line.partition(" has no effect")[0] for line in lines] == ["eviction_policy=depth_lru"]
+
+
+@pytest.mark.parametrize("refreshes", [False, True])
+@pytest.mark.parametrize("prefix", [False, True])
+def test_exists_refreshes_is_each_clients_own_setting(path, client, refreshes, prefix):
+    with serving(path, objects=2):
+        pool = client(exists_refreshes=refreshes)
+        rows = Rows(pool, 2, NBYTES)
+        assert rows.put(["a", "b"]) == [True, True]
+        pool.exists_prefix(["a"]) if prefix else pool.exists(["a"])
+        assert rows.put(["c"]) == [True]
+        assert pool.exists(["a", "b"]) == [refreshes, not refreshes]
 
 
 def test_threads_that_close_at_once_close_once(lasting_client):

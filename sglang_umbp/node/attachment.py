@@ -22,6 +22,9 @@ MAX_IDLE_CONNECTIONS = 8
 PING_S = 0.25
 """How long a server that left a call unanswered gets to answer the question whether it is back."""
 
+CONFIRM_S = 2.0
+"""How long a new client waits for the server to take note that it has what it was given; mapping that takes time."""
+
 DETACH_S = 0.5
 """How long a closing client waits for its Detach to be answered; the server sees the process's end anyway."""
 
@@ -80,7 +83,13 @@ class Attachment:
         try:
             if len(descriptors) != len(protocol.DESCRIPTORS):
                 raise ProtocolError(f"{len(descriptors)} descriptors came along; {len(protocol.DESCRIPTORS)} are due")
-            attachment = cls(path, peer, attached, make_native(attached, descriptors))
+            native = make_native(attached, descriptors)
+            try:
+                # The server keeps a client for good once it has heard from it.
+                connection.ask(protocol.Ping(), protocol.Done, max(deadline, time.monotonic() + CONFIRM_S))
+            except BaseException:
+                native.close()
+                raise
         except BaseException:
             # Else this process has one more client there, as long as it lives, after each attempt.
             with contextlib.suppress(UmbpError):
@@ -88,6 +97,7 @@ class Attachment:
             raise
         finally:
             close_all(descriptors)
+        attachment = cls(path, peer, attached, native)
         attachment._open.add(connection)
         attachment._idle.append(connection)
         return attachment

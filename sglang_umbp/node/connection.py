@@ -17,6 +17,7 @@ from . import protocol, puts
 from .channel import Channel, ConnectionEndedError
 from .node_client import NodeClient
 from .peer import Peer
+from .plain_text import printable
 from .protocol import ErrorCode, Message
 from .refusal import as_error, refusal
 from .reservations import Admission
@@ -89,6 +90,8 @@ class Connection:
         finally:
             if self._client is not None:
                 self._client.forget(self)
+                if not self._client.heard_of:
+                    self._service.clients.forget(self._client)
             self.close()
 
     def close(self) -> None:
@@ -104,6 +107,8 @@ class Connection:
 
     def _serve_one(self) -> None:
         request_id, request, _ = self._channel.receive(self._patience())
+        if self._client is not None:
+            self._client.heard_of = True
         if not self._greeted:
             self._greet(request_id, request)
         elif isinstance(request, protocol.Attach):
@@ -123,13 +128,21 @@ class Connection:
         if not isinstance(request, protocol.Hello):
             raise ProtocolError(f"{request.NAME} before hello")
         if request.version != protocol.VERSION:
-            text = f"the client has version {request.version}, this server {protocol.VERSION}; both need the same"
+            text = self._other_version(request.version)
             self._service.log.warning("version", "pid %d was refused: %s", self._peer.pid, text)
             self._send(request_id, as_error(refusal(ErrorCode.VERSION, text)))
             raise ConnectionEndedError("another version")
         self._greeted = True
         self._channel.max_frame_bytes = protocol.MAX_FRAME_BYTES
         self._send(request_id, protocol.Welcome(version=protocol.VERSION, pid=os.getpid(), nonce=self._nonce))
+
+    def _other_version(self, version: str) -> str:
+        idle_s = self._service.settings.idle_exit_s
+        end = f"ends by itself {idle_s:g} s after its last client" if idle_s else "does not end by itself"
+        return (
+            f"the client has version {printable(version)}, this server (pid {os.getpid()}) {protocol.VERSION}; both "
+            f"need the same: `kill {os.getpid()}` ends this server, which otherwise {end}, and the next one is used"
+        )
 
     def _answer(self, request_id: int, request: Message) -> None:
         try:
@@ -195,6 +208,7 @@ class Connection:
         self._refuse_second_client()
         client = self._service.clients.find(request.client, self._peer.pid)
         client.add(self)
+        client.heard_of = True  # who knows its number has read what it was given
         self._client = client
         return protocol.Done()
 

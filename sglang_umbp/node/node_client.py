@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from .. import _native
 from .peer import process_ended, process_stopped
+from .plain_text import printable
 from .protocol import ErrorCode
 from .refusal import refusal
 from .reservations import Reservations, ReservationTotal
@@ -47,7 +48,9 @@ class NodeClient:
         """Takes the pidfd over, which is readable once the process has ended."""
         self.number = number
         self.pid = pid
-        self.label = label
+        self.label = printable(label)
+        self.heard_of = False
+        """It asked for something, and thus has read what it was given; until then nothing can be in its hands."""
         self.reservations = Reservations(quota_bytes, total)
         self.pidfd = pidfd
         self._attached_s = time.monotonic()

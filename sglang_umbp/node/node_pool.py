@@ -26,9 +26,10 @@ from ..sizing import Sizes
 from ..stats import PoolStats, stats_from_native
 from ..status import Status
 from . import protocol
-from .address import default_address, parse_address
+from .address import chosen_address, parse_address
 from .attachment import Attachment
 from .autostart import ensure_server
+from .client_settings import without_effect
 from .debts import Debt, Debts
 from .keeper import Keeper
 from .keys import key_bytes
@@ -80,7 +81,7 @@ class NodePool(Pool):
         """label: names this process in `stat`, such as "tp3". Raises SettingsError."""
         super().__init__(settings, **overrides)
         self.label = label
-        self.path: Path = parse_address(self.settings.standalone_address or default_address(os.environ))
+        self.path: Path = parse_address(self.settings.standalone_address or chosen_address(os.environ))
         """Of the server's socket."""
         self._debts = Debts()
         self._keeper = Keeper(self.path, self._attach, self._publish, self._debts)
@@ -260,18 +261,15 @@ class NodePool(Pool):
             size_text(attached.session_quota_bytes),
             size_text(attached.reservation_quota_bytes),
         )
-
-        self._warn_of_other_capacity(attached.capacity_bytes)
-
-    def _warn_of_other_capacity(self, capacity_bytes: int) -> None:
-        wanted = self.settings.dram_capacity_bytes
-        if wanted not in (None, capacity_bytes):
+        ineffective = without_effect(self.settings, attached, starts_servers=self._starts_servers)
+        if ineffective:
             logger.warning(
-                "%s=%s has no effect: the node server at unix:%s was started with %d bytes",
-                self.settings.named("dram_capacity_bytes"),
-                wanted,
+                "%s has no effect: the node server at unix:%s was started with %d bytes for %d objects and settings "
+                "of its own",
+                ", ".join(ineffective),
                 self.path,
-                capacity_bytes,
+                attached.capacity_bytes,
+                attached.index_entries,
             )
 
     def _use(self, native: _native.Pool) -> None:

@@ -12,7 +12,9 @@ from a client.
 Order of a connection: `Hello` first (any version understands it, another version is refused by it), then `Attach`
 (a new client of this process) or `Join` (one more connection of a client that this process attached) or only
 `Stat`. `Attach` must carry the nonce of `Welcome`: the server took hold of the peer's process before it sent the
-nonce, so an answer proves that the process it holds is the one that talks.
+nonce, so an answer proves that the process it holds is the one that talks. After `Attached` a client asks for
+something, such as `Ping`, before it reads or copies anything: if the connection ends before the server has heard from
+the client again, nobody has read what it was told, and the client is forgotten.
 
 Put: `Allocate` -> `Places`; copy the picked objects to their offsets in the arena; `Commit` -> `Places`, until
 `over`. `Places` is over at once where nothing needs a copy. Several of one client's puts may be under way, each

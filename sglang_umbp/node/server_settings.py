@@ -14,7 +14,7 @@ from ..setting_kinds import Real, Size, Whole
 from ..setting_values import Given, Setting, Source
 from ..settings import PoolSettings
 from ..sizing import Memory, Sizes, sizes_for
-from .address import default_address, parse_address
+from .address import chosen_address, parse_address
 
 QUOTA_SHARE, TOTAL_SHARE = 4, 2
 """A client may have a quarter of the capacity reserved, all of them half of it, unless told otherwise."""
@@ -112,7 +112,7 @@ def _path(given: Mapping[str, Any], environ: Mapping[str, str]) -> Path:
         return parse_address(given["address"], "address")
     if environ.get(ADDRESS_VARIABLE):
         return parse_address(environ[ADDRESS_VARIABLE], ADDRESS_VARIABLE)
-    return parse_address(default_address(environ))
+    return parse_address(chosen_address(environ))
 
 
 def _prefaulted(settings: PoolSettings, given: Mapping[str, Any], environ: Mapping[str, str]) -> PoolSettings:
