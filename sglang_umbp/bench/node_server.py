@@ -19,7 +19,7 @@ from .errors import MeasurementError
 START_S = 120.0
 STOP_S = 30.0
 WARM_S = 300.0
-POLL_S = 0.02
+POLL_S = 0.005
 IDLE_EXIT_S = 30
 """A server whose measurement was killed goes by itself."""
 
