@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ..errors import UmbpError
 from ..geometry import PoolGeometry
 from .buffers import PageBuffers
 from .floors import FloorBuilder
@@ -157,5 +157,4 @@ def _answer(command: Callable[..., Any], given: Sequence[Any]) -> Any:
 
 
 def _failed(error: Exception) -> Failed:
-    lines = traceback.format_exception_only(error)
-    return Failed("".join(lines).strip())
+    return Failed(str(error) if isinstance(error, UmbpError) else repr(error))

@@ -76,7 +76,8 @@ def _ranks_json(result: RanksResult) -> list[Json]:
 
 
 def _gbps(repetition: Repetition, count: int, way: str) -> float:
-    return float(np.mean(repetition[count][way].gbps))
+    """Of a repetition's turns the median: what else the machine does for a moment has no part in it."""
+    return float(np.median(repetition[count][way].gbps))
 
 
 def better_floor(repetitions: Sequence[Repetition], count: int) -> str:
