@@ -21,7 +21,7 @@ from sglang_umbp.bench.errors import MeasurementError
 from sglang_umbp.bench.pattern import Pattern
 from sglang_umbp.bench.rank_bench import WayFigures
 from sglang_umbp.bench.rank_process import RankJob, RankProcess
-from sglang_umbp.bench.rank_processes import RankProcesses, turn_gbps
+from sglang_umbp.bench.rank_processes import RankProcesses, Turn
 from sglang_umbp.bench.rank_turns import OURS, WAYS, TurnCalls
 from sglang_umbp.bench.targets import TargetSettings
 from sglang_umbp.cli import main
@@ -153,24 +153,25 @@ def calls(*rows: tuple[int, int, int, int]) -> TurnCalls:
 def test_throughput_counts_what_was_copied_until_the_end_of_the_turn():
     one = calls((0, 100, 200, 90), (1, 200, 400, 190))  # half of the second call
     late = calls((0, 300, 500, 150), (1, 500, 600, 90))  # nothing of its calls
-    assert turn_gbps(300, 200, [one, late], [1000, 500]) == (1000 + 250) / 200
+    assert Turn(100, 300, [one, late]).gbps([1000, 500]) == (1000 + 250) / 200
     assert list(one.us) == [0.09, 0.19]
 
 
 def test_a_turn_that_a_process_has_half_missed_is_made_again(job, monkeypatch):
-    ranks, begins, delays = RankProcesses(job), [], [60, 51, 10]
-    monkeypatch.setattr(ranks, "_tell", lambda rank, name, way, begin_ns, end_ns: begins.append(begin_ns))
+    ranks, times, delays = RankProcesses(job), [], [60, 101, 10]  # half of the turns: 50, 100, 200
+    monkeypatch.setattr(ranks, "_tell", lambda rank, name, way, *begin_and_end: times.append(begin_and_end))
 
     def answer(rank: int) -> TurnCalls:
-        begun_ns = begins[-1] + (delays.pop(0) if rank else 0)
+        begun_ns = times[-1][0] + (delays.pop(0) if rank else 0)
         return calls((0, begun_ns, begun_ns + 1, 1))
 
     monkeypatch.setattr(ranks, "_answer", answer)
-    end_ns, _ = ranks.turn(2, OURS, 100)
+    turn = ranks.turn(2, OURS, 100)
     assert delays == []
-    assert end_ns == begins[-1] + 100
-    assert len(begins) == 2 * 3
-    delays[:] = [60] * 100
+    assert len(times) == 2 * 3
+    assert (turn.begin_ns, turn.end_ns) == times[-1]
+    assert [end_ns - begin_ns for begin_ns, end_ns in times[::2]] == [100, 200, 400]
+    delays[:] = [100_000] * 100
     with pytest.raises(MeasurementError, match="too busy"):
         ranks.turn(2, OURS, 100)
 

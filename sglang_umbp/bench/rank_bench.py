@@ -18,7 +18,7 @@ from ..node.stat_client import StatClient
 from .errors import BenchArgumentsError, MeasurementError
 from .node_server import PrivateServer
 from .rank_process import Attached, RankJob
-from .rank_processes import RankProcesses, turn_gbps
+from .rank_processes import RankProcesses
 from .rank_turns import WAYS, step_nbytes
 from .targets import TargetSettings, pool_settings
 from .verify import Tally
@@ -214,10 +214,9 @@ class _Turns:
                 self._turn(count, way, repetition[count][way])
 
     def _turn(self, count: int, way: str, figures: WayFigures) -> None:
-        turn_ns = self._options.turn_ms * 1_000_000
-        end_ns, calls = self._ranks.turn(count, way, turn_ns)
-        figures.gbps.append(turn_gbps(end_ns, turn_ns, calls, self._step_nbytes))
-        for each in calls:
+        turn = self._ranks.turn(count, way, self._options.turn_ms * 1_000_000)
+        figures.gbps.append(turn.gbps(self._step_nbytes))
+        for each in turn.calls:
             self._tally.failed_gets += each.failed
             figures.steps.append(each.steps)
             figures.us.append(each.us)

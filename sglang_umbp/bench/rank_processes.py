@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from time import perf_counter_ns
 from types import TracebackType
@@ -20,8 +20,28 @@ END_S = 30.0
 LEAD_NS = 20_000_000
 """Between the command and the begin of a turn: all processes sleep by then."""
 
-MOST_LEADS = 8
-"""Doubled so often on a machine that is too busy for that."""
+MOST_TRIES = 8
+"""Of a turn on a machine that is too busy for that."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Begin and end of a turn (perf_counter_ns), and the calls of each process."""
+
+    begin_ns: int
+    end_ns: int
+    calls: Sequence[TurnCalls]
+
+    @property
+    def together(self) -> bool:
+        """Whether no process has missed more than half of it."""
+        half_ns = (self.end_ns - self.begin_ns) // 2
+        return all(each.begun_ns - self.begin_ns <= half_ns for each in self.calls)
+
+    def gbps(self, step_nbytes: Sequence[int]) -> float:
+        """GB/s of all processes together from its begin to its end."""
+        nbytes = sum(each.nbytes_until(self.end_ns, step_nbytes) for each in self.calls)
+        return nbytes / (self.end_ns - self.begin_ns)
 
 
 class RankProcesses:
@@ -87,20 +107,23 @@ class RankProcesses:
         for rank in range(self._job.ranks):
             self._answer(rank)
 
-    def turn(self, count: int, way: str, turn_ns: int) -> tuple[int, list[TurnCalls]]:
-        """The first `count` of them at once, the others asleep: its end (perf_counter_ns) and the calls of each.
+    def turn(self, count: int, way: str, turn_ns: int) -> Turn:
+        """The first `count` of them at once, the others asleep.
 
-        A turn that one of them has missed half of is made again.
+        A turn that one of them has missed half of is made again, each time with twice the time before and in it.
         """
-        for doubled in range(MOST_LEADS):
-            begin_ns = perf_counter_ns() + (LEAD_NS << doubled)
-            end_ns = begin_ns + turn_ns
+        for doubled in range(MOST_TRIES):
+            begin_ns, end_ns = self._times(turn_ns << doubled, LEAD_NS << doubled)
             for rank in range(count):
                 self._tell(rank, "turn", way, begin_ns, end_ns)
-            calls = [self._answer(rank) for rank in range(count)]
-            if all(each.begun_ns - begin_ns <= turn_ns // 2 for each in calls):
-                return end_ns, calls
+            turn = Turn(begin_ns, end_ns, [self._answer(rank) for rank in range(count)])
+            if turn.together:
+                return turn
         raise MeasurementError(f"{count} processes cannot begin together: the machine is too busy")
+
+    def _times(self, turn_ns: int, lead_ns: int) -> tuple[int, int]:
+        begin_ns = perf_counter_ns() + lead_ns
+        return begin_ns, begin_ns + turn_ns
 
     def verify(self) -> list[Tally]:
         """One after the other, for the memory that it takes."""
@@ -133,8 +156,3 @@ class RankProcesses:
         process = self._processes[rank]
         process.join(END_S)
         return MeasurementError(f"the process of rank {rank} has ended, exit code {process.exitcode}")
-
-
-def turn_gbps(end_ns: int, turn_ns: int, calls: Sequence[TurnCalls], step_nbytes: Sequence[int]) -> float:
-    """GB/s of all processes together from the begin to the end of a turn."""
-    return sum(each.nbytes_until(end_ns, step_nbytes) for each in calls) / turn_ns
