@@ -7,7 +7,15 @@ import argparse
 from .. import PoolSettings, arguments
 from ..geometry import DEEPSEEK_V4_PRO
 from ..reports import write_report
-from . import connector_command, exists_command, index_command, put_command, session_command, sweep_command
+from . import (
+    connector_command,
+    exists_command,
+    index_command,
+    put_command,
+    ranks_command,
+    session_command,
+    sweep_command,
+)
 from .buffers import ARRANGEMENTS
 from .cache_size import last_level_cache_nbytes
 from .mode_options import add_mode_arguments, checked_address
@@ -21,7 +29,15 @@ from .tables import render
 QUICK_SAMPLES, DEFAULT_SAMPLES = 10, 40
 QUICK_RANKS, DEFAULT_RANKS = (1, 2), (1, 2, 4, 8)
 
-OTHERS = (sweep_command, put_command, exists_command, index_command, session_command, connector_command)
+OTHERS = (
+    sweep_command,
+    put_command,
+    exists_command,
+    index_command,
+    session_command,
+    ranks_command,
+    connector_command,
+)
 
 
 def add_parser(subparsers: Subparsers) -> None:

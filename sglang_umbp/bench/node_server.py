@@ -21,7 +21,7 @@ from .errors import MeasurementError
 START_S = 120.0
 STOP_S = 30.0
 WARM_S = 300.0
-POLL_S = 0.02
+POLL_S = 0.005
 TOLD = ("dram_capacity_bytes", "index_entries")
 """Of the server's settings those that an attached client compares with the server's: a line says so if they differ."""
 

@@ -35,6 +35,29 @@ class TargetSettings:
     """Of a node server that is there; empty: the target starts its own, with the memory asked for here."""
     memfd: bool = False
     """Whether an embedded pool has the memory that a node server has."""
+    space: str = ""
+    """Of the stored pages, where several processes share them; empty: one of the target's own."""
+
+
+def pool_settings(settings: TargetSettings) -> PoolSettings:
+    """The settings of a target's pool; what is not asked for comes from the environment."""
+    overrides: dict[str, Any] = {
+        "capacity_bytes": settings.capacity_nbytes,
+        "copy_threads": settings.copy_threads,
+        "prefault": True,
+        # What was stored is measured: nothing may go before it is asked to.
+        "high_watermark": 0,
+        "low_watermark": 0,
+    }
+    if settings.debug:
+        overrides["ranged_call_debug"] = True
+    if settings.index_entries:
+        overrides["index_entries"] = settings.index_entries
+    if settings.quota_nbytes:
+        overrides["session_quota_bytes"] = settings.quota_nbytes
+    if settings.memfd:
+        overrides["memory"] = "memfd"
+    return PoolSettings.from_env(**overrides)
 
 
 @dataclass(frozen=True)
@@ -120,30 +143,11 @@ class EmbeddedTarget:
         self._attached: list[PageBuffers] = []  # registered memory must not be freed and mapped anew meanwhile
 
     def open(self) -> None:
-        self._pool = self._open_pool(self._pool_settings())
+        self._pool = self._open_pool(pool_settings(self._settings))
         self._namespace = self._pool.namespace(self._space, [pool.name for pool in self._geometries])
 
     def _open_pool(self, settings: PoolSettings) -> Pool:
         return Pool(settings).open()
-
-    def _pool_settings(self) -> PoolSettings:
-        overrides: dict[str, Any] = {
-            "capacity_bytes": self._settings.capacity_nbytes,
-            "copy_threads": self._settings.copy_threads,
-            "prefault": True,
-            # What was stored is measured: nothing may go before it is asked to.
-            "high_watermark": 0,
-            "low_watermark": 0,
-        }
-        if self._settings.debug:
-            overrides["ranged_call_debug"] = True
-        if self._settings.index_entries:
-            overrides["index_entries"] = self._settings.index_entries
-        if self._settings.quota_nbytes:
-            overrides["session_quota_bytes"] = self._settings.quota_nbytes
-        if self._settings.memfd:
-            overrides["memory"] = "memfd"
-        return PoolSettings.from_env(**overrides)
 
     def close(self) -> None:
         for session in self._sessions:
