@@ -78,7 +78,7 @@ class RegionTable:
         Raises RegionError: zero size, end beyond 2**64, overlap, same base with another size or attributes.
         """
 
-    def remove(self, base: int) -> None:
+    def remove(self, base: int) -> int:
         """Raises RegionError if no region starts at base."""
 
     def find(self, address: int, nbytes: int) -> Region | None:
@@ -302,6 +302,18 @@ class PoolConfig:
     @latency_histograms.setter
     def latency_histograms(self, arg: bool, /) -> None: ...
 
+    @property
+    def staging_bytes(self) -> int: ...
+
+    @staging_bytes.setter
+    def staging_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def pin_chunk_bytes(self) -> int: ...
+
+    @pin_chunk_bytes.setter
+    def pin_chunk_bytes(self, arg: int, /) -> None: ...
+
 class Components:
     """The components of a namespace, in order."""
 
@@ -354,17 +366,17 @@ class Pool:
 
     def unregister_memory(self, address: int) -> None: ...
 
-    def get_pages(self, layout: PageLayout, hashes: object, rows: object, layers: object | None = None, *, status: bool = False) -> list: ...
+    def get_pages(self, layout: PageLayout, hashes: object, rows: object, layers: object | None = None, *, status: bool = False, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def put_pages(self, layout: PageLayout, hashes: object, rows: object, depth: int | None, status: bool) -> list: ...
+    def put_pages(self, layout: PageLayout, hashes: object, rows: object, depth: int | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def get_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool) -> list: ...
+    def get_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def get_ranges(self, components: Components, part: int, keys: object, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool) -> list: ...
+    def get_ranges(self, components: Components, part: int, keys: object, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def put_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool) -> list: ...
+    def put_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def put_ranges(self, components: Components, part: int, keys: object, object_sizes: object, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool) -> list: ...
+    def put_ranges(self, components: Components, part: int, keys: object, object_sizes: object, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
     def exists(self, components: Components, keys: object) -> list: ...
 
@@ -449,14 +461,36 @@ class Pool:
         Ranges that tile objects as the source of a put; as ``put_ranges`` takes them.
         """
 
-    def fill(self, source: PutSource, picks: object, offsets: object) -> bool:
+    def fill(self, source: PutSource, picks: object, offsets: object, stream: object | None = None, event: object | None = None) -> bool:
         """
-        Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools.
+        Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools. stream, event: see
+        ``Pool.put_pages``.
 
         True: every byte is there. False: the pool is lost, nothing was copied. Releases the GIL. Raises
         InvalidBatchError before a byte moves: a pick that is not in the source or whose status is not 0, an offset whose
         object is not in the arena, memory that is not registered.
         """
+
+    def use_devices(self, api: DeviceApi, make_copier: Callable[[int], DeviceCopier], arena_wanted: Callable[[int, bool], None] | None = None) -> None:
+        """
+        Batches may name device memory from now on. Raises UmbpError if the pool has a runtime already.
+
+        make_copier(device) is called when memory of that device first comes up. arena_wanted(device, writing), once each:
+        it is time to call ``pin_arena`` with the same arguments, in another thread.
+        """
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether it has a device runtime."""
+
+    def pin_arena(self, device: int, writing: bool) -> int:
+        """
+        Pins the map of the arena that devices read, or the one that they write to; the pinned bytes of it. Returns early
+        when the pool closes or is lost. Raises DeviceError: what is not pinned by then goes through slabs.
+        """
+
+    def regions(self) -> list[Region]:
+        """What is registered, ascending bases."""
 
 class Session:
     """
@@ -506,16 +540,16 @@ class Session:
     def close(self) -> None:
         """Waits for reads in progress, then lets the pages go. Twice is a no-op."""
 
-    def get_pages(self, layout: object, rows: object, layers: object | None = None, *, first: int = 0, status: bool = False) -> list:
+    def get_pages(self, layout: object, rows: object, layers: object | None = None, *, first: int = 0, status: bool = False, stream: object | None = None, event: object | None = None) -> list:
         """
         Copies pages first .. first+len(rows) of the session into rows of the layout, without a look-up.
 
         rows: integers, one a page, all different. layers: half-open range of the layout's fragments (default all).
         Returns one answer a page: bools, or with status=True members of Status. Blocks until every byte is there;
-        releases the GIL. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a byte moves.
+        releases the GIL. stream, event: see ``Pool.get_pages``. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a byte moves.
         """
 
-    def get_ranges(self, addresses: object, sizes: object, offsets: object, *, starts: object | None = None, first: int = 0, component: object | None = None, status: bool = False) -> list:
+    def get_ranges(self, addresses: object, sizes: object, offsets: object, *, starts: object | None = None, first: int = 0, component: object | None = None, status: bool = False, stream: object | None = None, event: object | None = None) -> list:
         """
         Copies raw ranges of the session's pages from ``first`` on; see ``Pool.get_ranges``.
 

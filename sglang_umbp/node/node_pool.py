@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from .. import _native
-from ..errors import InvalidBatchError, NodeServerError, UmbpError
+from ..errors import DeviceError, InvalidBatchError, NodeServerError, RegionError, UmbpError
 from ..identity import RAW_KEYS_IDENTITY
 from ..layout import Namespace, PageLayout
 from ..pool import Keys, Pool, Where, check_machine, native_config
@@ -33,7 +33,7 @@ from .keeper import Keeper
 from .keys import key_bytes, messages_of
 from .patience import Patience
 from .placeholder import lost_pool
-from .remote_put import Bytes, PutJob, no_server, put
+from .remote_put import Bytes, Order, PutJob, no_server, put
 
 ATTACH_S = 2.0
 """For a server to answer a new client."""
@@ -90,6 +90,7 @@ class NodePool(Pool):
         if self._raw is not None:
             raise InvalidBatchError("the pool is open already" if not self.closed else "the pool was closed")
         check_machine(self.settings)
+        self._devices.open()
         self._open = lost_pool(native_config(self.settings))
         self._raw = Namespace(self._open, b"", ("",), [RAW_KEYS_IDENTITY])
         self._use(self._open)
@@ -148,6 +149,7 @@ class NodePool(Pool):
         if attachment is not None:
             attachment.detach()
         self._open.close()
+        self._devices.close()
 
     # Attaching: called by the keeper, or by open -----------------------------------------------------------
 
@@ -181,9 +183,9 @@ class NodePool(Pool):
 
     def _publish(self, attachment: Attachment) -> None:
         native, attached = attachment.native, attachment.attached
+        self._devices.give(native)
         with self._changing:
-            for address, nbytes in self._regions.items():
-                native.register_memory(address, nbytes)
+            self._register_all(native)
             for space in (cast(Namespace, self._raw), *self._namespaces.values()):
                 space.rebind(native)
             before, self._open = self._open, native
@@ -204,6 +206,13 @@ class NodePool(Pool):
         )
 
         self._warn_of_other_capacity(attached.capacity_bytes)
+
+    def _register_all(self, native: _native.Pool) -> None:
+        for address, nbytes in self._regions.items():
+            try:
+                native.register_memory(address, nbytes)
+            except (DeviceError, RegionError) as error:  # device memory that is gone, and was not unregistered
+                logger.warning("not registered with the new node server: %s", error)
 
     def _warn_of_other_capacity(self, capacity_bytes: int) -> None:
         wanted = self.settings.dram_capacity_bytes
@@ -226,6 +235,7 @@ class NodePool(Pool):
         """As for ``Pool``; registered with each server that comes, too."""
         self.native.flush()  # refuses in a forked child, where the lock may be held for ever
         with self._changing:
+            self._devices.give(self._open)
             self._open.register_memory(address, nbytes, grow)
             self._regions[address] = nbytes
 
@@ -252,14 +262,22 @@ class NodePool(Pool):
     # Puts -------------------------------------------------------------------------------------------------
 
     def put_pages(  # type: ignore[override]  # one signature for what Pool overloads
-        self, layout: PageLayout, hashes: Keys, rows: Any, *, depth: int | None = None, status: bool = False
+        self,
+        layout: PageLayout,
+        hashes: Keys,
+        rows: Any,
+        *,
+        depth: int | None = None,
+        status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool] | list[Status]:
         """As for ``Pool``. Status.NO_SERVER: there is no server, or it did not answer before the deadline."""
         if depth is not None and not 0 <= depth <= protocol.U32 - len(hashes):
             raise InvalidBatchError(f"depth={depth}; allowed: 0 to 2**32 - 1 for the last page")
         where = layout.component
         source = self._open.page_source(layout, rows)
-        return self._store(where.namespace, where.part, hashes, source, depth, status)
+        return self._store(where.namespace, where.part, hashes, source, depth, status, (stream, event))
 
     def put(
         self,
@@ -269,10 +287,12 @@ class NodePool(Pool):
         *,
         namespace: Where = None,
         status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool] | list[Status]:
         """As for ``Pool``; see ``put_pages``."""
         space, part = self._one(namespace)
-        return self._store(space, part, keys, self.native.whole_source(addresses, sizes), None, status)
+        return self._store(space, part, keys, self.native.whole_source(addresses, sizes), None, status, (stream, event))
 
     def put_ranges(
         self,
@@ -285,16 +305,25 @@ class NodePool(Pool):
         starts: Sequence[int] | np.ndarray | None = None,
         namespace: Where = None,
         status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool] | list[Status]:
         """As for ``Pool``; see ``put_pages``."""
         space, part = self._one(namespace)
         source = self.native.range_source(object_sizes, addresses, sizes, offsets, starts)
-        return self._store(space, part, keys, source, None, status)
+        return self._store(space, part, keys, source, None, status, (stream, event))
 
     def _store(
-        self, space: Namespace, part: int, keys: Keys, source: _native.PutSource, depth: int | None, status: bool
+        self,
+        space: Namespace,
+        part: int,
+        keys: Keys,
+        source: _native.PutSource,
+        depth: int | None,
+        status: bool,
+        after: Order,
     ) -> list[bool] | list[Status]:
-        job = PutJob(space, part, key_bytes(keys), source, depth)
+        job = PutJob(space, part, key_bytes(keys), source, depth, after)
         attachment = self._keeper.attachment
         if attachment is None:
             codes = no_server(job)

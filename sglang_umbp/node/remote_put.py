@@ -23,6 +23,8 @@ from .refusal import LimitedLog
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
+Order = tuple[int | None, int | None]
+"""Stream and event of the device runtime whose work comes before the copy."""
 _U4, _U8 = np.dtype("<u4"), np.dtype("<u8")
 _log = LimitedLog(logging.getLogger(__name__))
 
@@ -36,6 +38,7 @@ class PutJob:
     keys: list[bytes]
     source: _native.PutSource
     depth: int | None
+    after: Order = (None, None)
 
     def __post_init__(self) -> None:
         if len(self.source) != len(self.keys):
@@ -141,7 +144,7 @@ def _copy(job: PutJob, items: Numbers, places: Places, attachment: Attachment, p
     if not len(picks) or len(picks) != len(offsets) or int(picks.max()) >= len(items):
         raise ProtocolError("the server's places do not fit the batch")
     with patience.suspended():
-        if attachment.native.fill(job.source, items[picks], offsets) is False:
+        if attachment.native.fill(job.source, items[picks], offsets, *job.after) is False:
             raise NodeServerError("the server is gone")
 
 

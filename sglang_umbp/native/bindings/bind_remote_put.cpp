@@ -73,7 +73,7 @@ nb::tuple answers(const RemoteBatch& batch) {
 class PutSource {
  public:
   virtual ~PutSource() = default;
-  virtual bool fill(Pool& pool, const FillTargets& targets) const = 0;
+  virtual bool fill(Pool& pool, const FillTargets& targets, const CopyOrder& after) const = 0;
   size_t size() const { return statuses_.size(); }
   const std::vector<Status>& statuses() const { return statuses_; }
   uint64_t nbytes(size_t i) const { return object_bytes(i); }
@@ -91,8 +91,8 @@ class PageSource : public PutSource {
     const ReleasedGil no_gil;
     pool.check_put_pages(layout_, rows_.span());
   }
-  bool fill(Pool& pool, const FillTargets& targets) const override {
-    return pool.fill_pages(layout_, rows_.span(), targets);
+  bool fill(Pool& pool, const FillTargets& targets, const CopyOrder& after) const override {
+    return pool.fill_pages(layout_, rows_.span(), targets, after);
   }
 
  private:
@@ -114,8 +114,8 @@ class RangeSource : public PutSource {
       : object_bytes_(object_sizes, "object_sizes"), ranges_(addresses, sizes, offsets, starts) {
     check(pool);
   }
-  bool fill(Pool& pool, const FillTargets& targets) const override {
-    return pool.fill_ranges(object_bytes_.data(), ranges_.batch(), targets);
+  bool fill(Pool& pool, const FillTargets& targets, const CopyOrder& after) const override {
+    return pool.fill_ranges(object_bytes_.data(), ranges_.batch(), targets, after);
   }
 
  private:
@@ -152,11 +152,13 @@ nb::bytes source_sizes(const PutSource& source) {
   return bytes_of(sizes);
 }
 
-bool fill(Pool& pool, const PutSource& source, nb::handle picks, nb::handle offsets) {
+bool fill(Pool& pool, const PutSource& source, nb::handle picks, nb::handle offsets, nb::handle stream,
+          nb::handle event) {
+  const Order after(stream, event);
   const Integers items(picks, "picks");
   const Integers places(offsets, "offsets");
   const ReleasedGil no_gil;
-  return source.fill(pool, {{items.data(), items.size()}, {places.data(), places.size()}});
+  return source.fill(pool, {{items.data(), items.size()}, {places.data(), places.size()}}, after);
 }
 
 }  // namespace
@@ -233,7 +235,10 @@ void bind_remote_put(nb::module_& m) {
            nb::arg("sizes"), nb::arg("offsets"), nb::arg("starts").none(),
            "Ranges that tile objects as the source of a put; as ``put_ranges`` takes them.")
       .def("fill", &fill, nb::arg("source"), nb::arg("picks"), nb::arg("offsets"),
-           "Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools.\n\n"
+           nb::arg("stream") = nb::none(), nb::arg("event") = nb::none(),
+           "Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools. stream, event: "
+           "see\n"
+           "``Pool.put_pages``.\n\n"
            "True: every byte is there. False: the pool is lost, nothing was copied. Releases the GIL. "
            "Raises\n"
            "InvalidBatchError before a byte moves: a pick that is not in the source or whose status is "

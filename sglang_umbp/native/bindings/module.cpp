@@ -19,6 +19,7 @@ void bind_config(nb::module_& m);
 void bind_session(nb::module_& m);
 void bind_pool(nb::module_& m);
 void bind_remote_put(nb::module_& m);
+void bind_pool_devices(nb::module_& m);
 
 namespace {
 
@@ -65,4 +66,5 @@ NB_MODULE(_native, m) {
   bind_pool(m);
   bind_session(m);
   bind_remote_put(m);
+  bind_pool_devices(m);
 }
