@@ -20,11 +20,13 @@ struct CopyOrder {
   EventHandle event = nullptr;
 };
 
+class DeviceLane;
+
 enum class CopyWay : uint8_t { kAuto, kBatchedDma, kKernel, kBulkKernel, kPerFragmentDma };
 
 // Where the chooser changes its way, and the grids; measured once per device (see device/calibration.py).
 struct CopyThresholds {
-  uint64_t dma_from_bytes = 0;  // mean bytes of a run from which batched DMA is used
+  uint64_t dma_from_bytes = 1 << 20;  // mean bytes of a run from which batched DMA is used
   // Blocks by mean bytes of a run: grids[i] is for runs below kGridSteps[i].
   static constexpr uint64_t kGridSteps[4] = {4096, 16384, 65536, UINT64_MAX};
   unsigned h2d_grids[4] = {64, 64, 64, 32};
@@ -49,6 +51,7 @@ class DeviceCopier {
   // kernels: the compiled image, empty: no kernel, DMA serves everything.
   DeviceCopier(std::shared_ptr<DeviceApi> api, int device, std::span<const std::byte> kernels,
                const CopyThresholds& thresholds, unsigned max_lanes = 8);
+  // Every ticket must have ended.
   ~DeviceCopier();
   DeviceCopier(const DeviceCopier&) = delete;
   DeviceCopier& operator=(const DeviceCopier&) = delete;
@@ -66,9 +69,9 @@ class DeviceCopier {
 
    private:
     friend class DeviceCopier;
-    struct Lane;
+    Ticket(DeviceCopier* copier, DeviceLane* lane) : copier_(copier), lane_(lane) {}
     DeviceCopier* copier_ = nullptr;
-    Lane* lane_ = nullptr;
+    DeviceLane* lane_ = nullptr;
   };
 
   // Addresses are as the device sees them (the host side: the alias of registered memory) and are trusted.
@@ -83,7 +86,6 @@ class DeviceCopier {
   void set_thresholds(const CopyThresholds& thresholds);
 
  private:
-  friend class Ticket;
   struct State;
   std::unique_ptr<State> state_;
 };
