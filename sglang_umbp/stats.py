@@ -40,7 +40,7 @@ class DeviceStats:
     submit_ns: int = 0
     """Host time from the first such call of a copy to its last."""
     by_way: dict[str, int] = field(default_factory=dict)
-    """Copies by how they were made: batched_dma, kernel, bulk_kernel, per_fragment_dma."""
+    """Copies by how they were made: dma (batched), kernel, bulk, dma_each."""
     staged_bytes: int = 0
     """Of ``bytes``, through pinned slabs, because that part of the arena was not pinned."""
     pinned_bytes: int = 0

@@ -212,8 +212,7 @@ nb::dict to_dict(const OwnerStats& owner) {
 }
 
 nb::dict to_dict(const DeviceCopyTotals& copies) {
-  static const char* const ways[] = {"auto", "batched_dma", "kernel", "bulk_kernel",
-                                     "per_fragment_dma"};
+  static const char* const ways[] = {"auto", "dma", "kernel", "bulk", "dma_each"};
   nb::dict dict;
   dict["fragments"] = copies.fragments;
   dict["descriptors"] = copies.descriptors;

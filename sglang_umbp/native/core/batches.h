@@ -26,19 +26,29 @@ class BatchDevices {
 
   // After classify(): some of it is in a device, add_mixed() plans it.
   bool on_devices() const { return on_devices_; }
-  // The host's copies must wait for `after`, too.
+  // The host is to wait for `after`: some of the memory is its own, or lies in several devices, of which a
+  // stream belongs to one.
   bool host_waits() const {
-    return (after.stream != nullptr || after.event != nullptr) && (!on_devices_ || partly_host_);
+    return (after.stream != nullptr || after.event != nullptr) &&
+           (!on_devices_ || partly_host_ || several_);
   }
 
  protected:
   int32_t noted(int32_t device) {
-    (device == kHostMemory ? partly_host_ : on_devices_) = true;
+    if (device == kHostMemory) {
+      partly_host_ = true;
+    } else {
+      several_ |= on_devices_ && device != device_;
+      on_devices_ = true;
+      device_ = device;
+    }
     return device;
   }
 
   bool on_devices_ = false;
   bool partly_host_ = false;
+  bool several_ = false;
+  int32_t device_ = kHostMemory;
 };
 
 // Throws InvalidBatch unless there is one item a key.

@@ -117,15 +117,26 @@ void DeviceMemory::want_arena(int device, bool writing) {
   if (hooks_.arena_wanted) hooks_.arena_wanted(device, writing);
 }
 
-int DeviceMemory::device_in_use() {
+std::vector<int> DeviceMemory::devices_in_use() {
+  std::vector<int> devices;
   const std::lock_guard lock(mutex_);
-  return copiers_.empty() ? 0 : copiers_.front().device;
+  for (const Used& used : copiers_) devices.push_back(used.device);
+  if (devices.empty()) devices.push_back(0);
+  return devices;
 }
 
+// A handle does not say of which device it is, and some runtimes want it to be the current one.
 void DeviceMemory::await(const CopyOrder& after) {
-  const int device = device_in_use();
-  if (after.event != nullptr) api_->synchronize_event(device, after.event);
-  if (after.stream != nullptr) api_->synchronize_stream(device, after.stream);
+  const std::vector<int> devices = devices_in_use();
+  for (size_t i = 0; i < devices.size(); ++i) {
+    try {
+      if (after.event != nullptr) api_->synchronize_event(devices[i], after.event);
+      if (after.stream != nullptr) api_->synchronize_stream(devices[i], after.stream);
+      return;
+    } catch (const DeviceError&) {
+      if (i + 1 == devices.size()) throw;
+    }
+  }
 }
 
 Slab DeviceMemory::take_slab(int device) {

@@ -85,7 +85,7 @@ class DeviceMemory {
   };
   Slab take_slab(int device);
   void give_back(const Slab& slab) noexcept;
-  int device_in_use();
+  std::vector<int> devices_in_use();
 
   std::shared_ptr<DeviceApi> api_;
   DeviceHooks hooks_;

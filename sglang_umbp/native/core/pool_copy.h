@@ -21,6 +21,7 @@ inline void Pool::classify(Batch& batch, PhaseTimer& timer) {
   timer.mark(Phase::kClassify);
   if (batch.host_waits()) {
     await(batch.after);
+    batch.after = {};
     timer.mark(Phase::kWait);
   }
 }
