@@ -43,6 +43,12 @@ struct Part {
 #endif
 #define UMBP_GROUP 32  // threads that copy one part
 
+#if defined(UMBP_CUDA) || defined(UMBP_HIP)
+#define UMBP_UNROLLED _Pragma("unroll")
+#else
+#define UMBP_UNROLLED
+#endif
+
 #if defined(UMBP_CUDA)
 #define UMBP_CONSTANT_PARAMETER __grid_constant__
 typedef uint4 Word16;
@@ -82,11 +88,11 @@ __device__ __forceinline__ void copy_words(u64 dst, u64 src, u32 words, u32 lane
   const Word* const from = reinterpret_cast<const Word*>(src);
   for (u32 first = lane; first < words; first += UMBP_GROUP * UMBP_UNROLL) {
     Word held[UMBP_UNROLL];
-#pragma unroll
+    UMBP_UNROLLED
     for (u32 i = 0; i < UMBP_UNROLL; ++i) {
       if (first + i * UMBP_GROUP < words) held[i] = load_once(from + first + i * UMBP_GROUP);
     }
-#pragma unroll
+    UMBP_UNROLLED
     for (u32 i = 0; i < UMBP_UNROLL; ++i) {
       if (first + i * UMBP_GROUP < words) store_once(to + first + i * UMBP_GROUP, held[i]);
     }
