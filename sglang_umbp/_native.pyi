@@ -139,6 +139,130 @@ class CopyPool:
     @property
     def threads(self) -> int: ...
 
+class DeviceApi:
+    """
+    A device runtime, loaded at run time. Its calls are a door for tests: addresses and handles (integers) are
+    trusted. Every one may raise DeviceError. Thread-safe.
+    """
+
+    @property
+    def name(self) -> str:
+        """'cuda' or 'hip'."""
+
+    @property
+    def version(self) -> str:
+        """Of the driver or runtime: '12.8'."""
+
+    @property
+    def device_count(self) -> int: ...
+
+    def properties(self, device: int) -> dict:
+        """name, multiprocessors, major, minor, architecture and pci_bus_id."""
+
+    def pointer(self, address: int) -> dict:
+        """
+        What the runtime knows of an address: kind ('host': nothing), device, device_alias, and the base and nbytes
+        of the allocation that holds it (0: it cannot be told).
+        """
+
+    def register_host(self, device: int, base: int, nbytes: int, read_only: bool = False) -> int:
+        """Pins host memory in one call; its address as devices see it."""
+
+    def unregister_host(self, base: int) -> None: ...
+
+    def allocate_device(self, device: int, nbytes: int) -> int: ...
+
+    def free_device(self, device: int, address: int) -> None: ...
+
+    def allocate_pinned(self, device: int, nbytes: int) -> tuple:
+        """Its address, and the same as devices see it."""
+
+    def free_pinned(self, address: int) -> None: ...
+
+    def create_stream(self, device: int, high_priority: bool = False) -> int: ...
+
+    def destroy_stream(self, device: int, stream: int) -> None: ...
+
+    def synchronize_stream(self, device: int, stream: int) -> None: ...
+
+    def is_stream_done(self, device: int, stream: int) -> bool: ...
+
+    def create_event(self, device: int) -> int: ...
+
+    def destroy_event(self, device: int, event: int) -> None: ...
+
+    def record_event(self, device: int, event: int, stream: int) -> None: ...
+
+    def wait_event(self, device: int, stream: int, event: int) -> None:
+        """The stream waits, not the caller."""
+
+    def is_event_done(self, device: int, event: int) -> bool: ...
+
+    def synchronize_event(self, device: int, event: int) -> None: ...
+
+    def copy_async(self, device: int, dst: int, src: int, nbytes: int, stream: int) -> None: ...
+
+    @property
+    def max_batch(self) -> int:
+        """Copies in one batched call; 0: it has none."""
+
+    def copy_batch_async(self, device: int, dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], to_device: bool, stream: int) -> None: ...
+
+    def load_module(self, device: int, image: bytes) -> int: ...
+
+    def unload_module(self, device: int, module: int) -> None: ...
+
+    def find_function(self, module: int, name: str) -> int: ...
+
+    def allow_shared_bytes(self, function: int, shared_bytes: int) -> None: ...
+
+    def launch(self, device: int, function: int, grid: int, block: int, shared_bytes: int, parameters: Sequence[int], stream: int) -> None:
+        """parameters: 64-bit integers, passed by value."""
+
+def load_cuda(path: str) -> DeviceApi:
+    """
+    The CUDA driver in the shared library `path`. Raises DeviceError: it is not there, lacks a symbol (named), or has no device.
+    """
+
+def load_hip(path: str) -> DeviceApi:
+    """
+    The HIP runtime in the shared library `path`, which hip-python resolves. Raises DeviceError as load_cuda.
+    """
+
+class CopyThresholds:
+    """
+    Where the copier changes its way, and blocks by mean bytes of a run: below 4096, 16384, 65536, and
+    more. Immutable.
+    """
+
+    def __init__(self, *, dma_from_bytes: int, h2d_grids: Sequence[int], d2h_grids: Sequence[int], bulk: Sequence[bool], grid_cap: int = 0) -> None: ...
+
+class DeviceCopier:
+    """
+    Copies between pinned host memory and the memory of one device. Thread-safe.
+    """
+
+    def __init__(self, api: DeviceApi, device: int, kernels: bytes, thresholds: CopyThresholds, max_lanes: int = 8) -> None:
+        """
+        kernels: the compiled image of device/kernels.cu, empty: DMA serves everything. Raises DeviceError.
+        """
+
+    def copy(self, dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], direction: str, way: str = 'auto', stream: int = 0, event: int = 0, fragments: int | None = None) -> None:
+        """
+        Copies sizes[i] bytes from address src[i] to dst[i] for every i, after what the stream holds and the event marks
+        (handles, 0: none); returns when every byte is there, without the GIL meanwhile. A door for tests and benchmarks:
+        addresses are trusted, and are as the device sees them. direction: to_device, to_host or within_device; way: auto,
+        dma, kernel, bulk or dma_each. Arrays of uint64 of one length, else InvalidBatch. Raises DeviceError.
+        """
+
+    def totals(self) -> dict:
+        """Counters of all copies so far, as a dict; by_way counts copies."""
+
+    def set_thresholds(self, thresholds: CopyThresholds) -> None: ...
+
+    @property
+    def device(self) -> int: ...
+
 def floor_copy(dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], mode: str, threads: int = 1) -> int:
     """
     Nanoseconds of a bare loop that copies sizes[i] bytes from address src[i] to dst[i], one fragment after the

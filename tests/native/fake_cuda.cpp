@@ -374,7 +374,7 @@ API cuModuleUnload(void* module) {
 
 API cuModuleGetFunction(void** function, void* module, const char* name) {
   if (const int code = begin("cuModuleGetFunction")) return code;
-  if (module == nullptr || !fake::has_kernel(name)) return fake::kNotFound;
+  if (module == nullptr || !fake::has_kernel(name, engine().knob("no_bulk") == 0)) return fake::kNotFound;
   std::lock_guard lock(functions_mutex);
   auto& known = functions[name];
   if (!known) known = std::make_unique<Function>(Function{name});
@@ -400,6 +400,6 @@ API cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
   const std::string& name = static_cast<Function*>(function)->name;
   engine().note("kernel:" + name);
   engine().note("blocks", grid_x);
-  engine().submit(stream, {fake::bind_kernel(name, grid_x, block_x, parameters), nullptr, 0});
+  engine().submit(stream, {fake::bind_kernel(name, {grid_x, block_x, shared_bytes}, parameters), nullptr, 0});
   return fake::kOk;
 }

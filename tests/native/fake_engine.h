@@ -50,8 +50,6 @@ enum Code : int {
   kNotSupported = 801,
 };
 
-struct Fault {};
-
 constexpr uint64_t kDeviceBytes = uint64_t{8} << 30;
 constexpr uint64_t kAliasBytes = uint64_t{1} << 40;
 constexpr uint64_t kPage = 4096;

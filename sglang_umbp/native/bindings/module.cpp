@@ -13,6 +13,7 @@ void bind_hash(nb::module_& m);
 void bind_planner(nb::module_& m);
 void bind_regions(nb::module_& m);
 void bind_copier(nb::module_& m);
+void bind_device(nb::module_& m);
 void bind_device_copier(nb::module_& m);
 void bind_floors(nb::module_& m);
 void bind_layout(nb::module_& m);
@@ -61,6 +62,7 @@ NB_MODULE(_native, m) {
   bind_planner(m);
   bind_regions(m);
   bind_copier(m);
+  bind_device(m);
   bind_device_copier(m);
   bind_floors(m);
   bind_layout(m);
