@@ -51,7 +51,7 @@ PLANTED = {
         "copier.submit(pinned, fragments, way, after)",
         "copier.submit(pinned, fragments, way, CopyOrder{})",
     ),
-    "no_order_of_a_staged_copy": ("staged_copy.cpp", "CopyDirection::kDeviceToHost, after", "CopyDirection::kDeviceToHost, {}"),
+    "no_order_of_a_staged_copy": ("staged_copy.cpp", "CopyDirection::kDeviceToHost, after", "CopyDirection::kDeviceToHost, (static_cast<void>(after), CopyOrder{})"),
     "no_order_of_the_host": ("pool_device.cpp", "devices()->await(after);", ""),
     "a_half_is_emptied_before_its_bytes_are_there": (
         "staged_copy.cpp",

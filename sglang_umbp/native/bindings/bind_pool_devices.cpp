@@ -26,17 +26,13 @@ std::shared_ptr<nb::object> shared(nb::object object) {
           }};
 }
 
-// The copier of a device, which keeps its Python object alive.
+// The copier of a device, which keeps its Python object alive. What the maker raises, the pool's caller gets.
 std::shared_ptr<DeviceCopier> make_copier(const nb::object& maker, int device) {
   const nb::gil_scoped_acquire gil;
-  try {
-    nb::object made = maker(device);
-    auto* copier = nb::cast<DeviceCopier*>(made);
-    if (copier == nullptr) throw DeviceError("there is no copier for device " + std::to_string(device));
-    return {shared(std::move(made)), copier};
-  } catch (nb::python_error& error) {
-    throw DeviceError("device " + std::to_string(device) + " cannot be used: " + error.what());
-  }
+  nb::object made = maker(device);
+  auto* copier = nb::cast<DeviceCopier*>(made);
+  if (copier == nullptr) throw DeviceError("there is no copier for device " + std::to_string(device));
+  return {shared(std::move(made)), copier};
 }
 
 void use_devices(Pool& pool, std::shared_ptr<DeviceApi> api, nb::object maker, nb::object wanted) {
