@@ -3,6 +3,8 @@
 
 using fake::Engine;
 
+const char* const fake::kLibraryDefaults = "version=12080";
+
 namespace {
 
 struct Context {
@@ -83,8 +85,7 @@ API cuInit(unsigned flags) {
 }
 
 API cuDriverGetVersion(int* version) {
-  const auto set = engine().knob("version");
-  *version = set == 0 ? 12080 : static_cast<int>(set);
+  *version = static_cast<int>(engine().knob("version"));
   return fake::kOk;
 }
 
@@ -207,7 +208,9 @@ API cuMemHostRegister_v2(void* base, size_t nbytes, unsigned flags) {
   const bool read_only = (flags & 8) != 0;
   if (read_only && engine().knob("no_read_only") != 0)
     return engine().refuse(fake::kNotSupported, "read-only registration");
-  return engine().add_registration(reinterpret_cast<uint64_t>(base), nbytes, read_only);
+  const int code = engine().add_registration(reinterpret_cast<uint64_t>(base), nbytes, read_only);
+  if (code == fake::kAlreadyRegistered) engine().set_sticky(code);
+  return code;
 }
 
 API cuMemHostUnregister(void* base) {

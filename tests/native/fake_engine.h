@@ -23,12 +23,14 @@
 #include <sstream>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "fake_kernels.h"
 
 namespace fake {
+
+// Knobs that are another in this library: "name=value,...".
+extern const char* const kLibraryDefaults;
 
 // CUDA's numbers, which HIP shares.
 enum Code : int {
@@ -208,10 +210,6 @@ class Engine {
     std::lock_guard lock(mutex_);
     if (sticky_ == kOk) sticky_ = code;
   }
-  int take_sticky() {  // HIP's last error is forgotten when it is read
-    std::lock_guard lock(mutex_);
-    return std::exchange(sticky_, static_cast<int>(kOk));
-  }
 
   // ---- memory
 
@@ -259,10 +257,7 @@ class Engine {
     if (access == 0) return refuse(kInvalidValue, "registration of memory that is not mapped");
     if (access == PROT_READ && !read_only)
       return refuse(kInvalidValue, "registration of a read-only map for writing");
-    if (overlaps(base, nbytes)) {
-      set_sticky(kAlreadyRegistered);
-      return refuse(kAlreadyRegistered, "a page registered twice");
-    }
+    if (overlaps(base, nbytes)) return refuse(kAlreadyRegistered, "a page registered twice");
     put_registration({base, nbytes, 0, read_only, false});
     return kOk;
   }
@@ -414,19 +409,24 @@ class Engine {
     const char* log = std::getenv("UMBP_FAKE_LOG");
     if (log != nullptr) log_.open(log, std::ios::app);
     defaults_ = {{"devices", 2},         {"max_register_bytes", int64_t{256} << 30}, {"version", 0},
-                 {"separate_aliases", 0}, {"batch", 1},                              {"eager", 0}};
+                 {"separate_aliases", 0}, {"eager", 0},                              {"late_us", 0}};
+    read_defaults(kLibraryDefaults);
     const char* knobs = std::getenv("UMBP_FAKE_KNOBS");  // "eager=1,late_us=200"
-    std::istringstream words(knobs == nullptr ? "" : knobs);
-    for (std::string word; std::getline(words, word, ',');) {
-      const size_t equals = word.find('=');
-      if (equals == std::string::npos) abort();
-      defaults_[word.substr(0, equals)] = std::stoll(word.substr(equals + 1));
-    }
+    if (knobs != nullptr) read_defaults(knobs);
     knobs_ = defaults_;
     void* aliases = mmap(nullptr, kAliasBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (aliases == MAP_FAILED) abort();
     next_alias_ = reinterpret_cast<uint64_t>(aliases);
     std::thread([this] { work(); }).detach();
+  }
+
+  void read_defaults(const std::string& text) {
+    std::istringstream words(text);
+    for (std::string word; std::getline(words, word, ',');) {
+      const size_t equals = word.find('=');
+      if (equals == std::string::npos) abort();
+      defaults_[word.substr(0, equals)] = std::stoll(word.substr(equals + 1));
+    }
   }
 
   static uint64_t pages(uint64_t nbytes) { return (nbytes + kPage - 1) / kPage * kPage; }

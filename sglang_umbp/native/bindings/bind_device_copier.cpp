@@ -1,9 +1,10 @@
 // The copier of device memory, a door for benchmarks, calibration and tests: addresses are trusted.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "device_calibration.h"
 #include "device_copier.h"
 #include "released_gil.h"
 
@@ -67,37 +69,44 @@ nb::dict totals(const DeviceCopier& copier) {
   return d;
 }
 
-constexpr size_t kSteps = std::size(CopyThresholds::kGridSteps);
+using Grids = CopyThresholds::Grids;
 
-template <class T>
-void assign(T (&to)[kSteps], const std::vector<T>& from, const char* name) {
-  if (from.size() != kSteps) {
-    throw InvalidBatch(std::string(name) + " has " + std::to_string(from.size()) + " entries, not " +
-                       std::to_string(kSteps));
-  }
-  std::copy(from.begin(), from.end(), to);
+void init_thresholds(CopyThresholds* self, uint64_t dma_from_bytes, const Grids& h2d_grids, const Grids& d2h_grids,
+                     const Grids& bulk_h2d_grids, const Grids& bulk_d2h_grids,
+                     const std::array<bool, CopyThresholds::kClasses>& bulk, unsigned grid_cap) {
+  new (self) CopyThresholds{dma_from_bytes, h2d_grids, d2h_grids, bulk_h2d_grids, bulk_d2h_grids, bulk, grid_cap};
 }
 
-void init_thresholds(CopyThresholds* self, uint64_t dma_from_bytes, const std::vector<unsigned>& h2d_grids,
-                     const std::vector<unsigned>& d2h_grids, const std::vector<bool>& bulk, unsigned grid_cap) {
-  CopyThresholds made;
-  made.dma_from_bytes = dma_from_bytes;
-  assign(made.h2d_grids, h2d_grids, "h2d_grids");
-  assign(made.d2h_grids, d2h_grids, "d2h_grids");
-  if (bulk.size() != kSteps) throw InvalidBatch("bulk has " + std::to_string(bulk.size()) + " entries");
-  std::copy(bulk.begin(), bulk.end(), made.bulk);
-  made.grid_cap = grid_cap;
-  new (self) CopyThresholds(made);
+nb::dict thresholds_dict(const CopyThresholds& self) {
+  nb::dict d;
+  d["dma_from_bytes"] = self.dma_from_bytes;
+  d["h2d_grids"] = self.h2d_grids;
+  d["d2h_grids"] = self.d2h_grids;
+  d["bulk_h2d_grids"] = self.bulk_h2d_grids;
+  d["bulk_d2h_grids"] = self.bulk_d2h_grids;
+  d["bulk"] = self.bulk;
+  d["grid_cap"] = self.grid_cap;
+  return d;
+}
+
+CopyThresholds calibrated(DeviceCopier& copier) {
+  const ReleasedGil no_gil;
+  return calibrate(copier);
 }
 
 }  // namespace
 
 void bind_device_copier(nb::module_& m) {
+  const CopyThresholds usual;
   nb::class_<CopyThresholds>(m, "CopyThresholds",
-                             "Where the copier changes its way, and blocks by mean bytes of a run: below 4096, 16384, "
-                             "65536, and\nmore. Immutable.")
-      .def("__init__", &init_thresholds, nb::kw_only(), nb::arg("dma_from_bytes"), nb::arg("h2d_grids"),
-           nb::arg("d2h_grids"), nb::arg("bulk"), nb::arg("grid_cap") = 0);
+                             "Where the copier changes its way, and blocks of its kernels by mean bytes of a run: "
+                             "below 4096, 16384,\n65536, and more. bulk: the bulk kernel instead of the plain one. "
+                             "Immutable.")
+      .def("__init__", &init_thresholds, nb::kw_only(), nb::arg("dma_from_bytes") = usual.dma_from_bytes,
+           nb::arg("h2d_grids") = usual.h2d_grids, nb::arg("d2h_grids") = usual.d2h_grids,
+           nb::arg("bulk_h2d_grids") = usual.bulk_h2d_grids, nb::arg("bulk_d2h_grids") = usual.bulk_d2h_grids,
+           nb::arg("bulk") = usual.bulk, nb::arg("grid_cap") = usual.grid_cap)
+      .def("as_dict", &thresholds_dict, "The arguments that make an equal one.");
   nb::class_<DeviceCopier>(m, "DeviceCopier",
                            "Copies between pinned host memory and the memory of one device. Thread-safe.")
       .def(nb::new_(&make_copier), nb::arg("api"), nb::arg("device"), nb::arg("kernels"), nb::arg("thresholds"),
@@ -111,7 +120,11 @@ void bind_device_copier(nb::module_& m) {
            "to_host or within_device; way: auto,\ndma, kernel, bulk or dma_each. Arrays of uint64 of one length, "
            "else InvalidBatch. Raises DeviceError.")
       .def("totals", &totals, "Counters of all copies so far, as a dict; by_way counts copies.")
-      .def("set_thresholds", &DeviceCopier::set_thresholds, nb::arg("thresholds"))
+      .def("calibrate", &calibrated,
+           "Thresholds measured in about 100 ms; the copier keeps its own. Nobody else may copy meanwhile. Raises "
+           "DeviceError.")
+      .def_prop_rw("thresholds", &DeviceCopier::thresholds, &DeviceCopier::set_thresholds)
+      .def_prop_ro("has_kernels", &DeviceCopier::has_kernels)
       .def_prop_ro("device", &DeviceCopier::device);
 }
 

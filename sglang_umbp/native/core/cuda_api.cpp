@@ -20,7 +20,7 @@ constexpr int kMemoryType = 2, kDeviceAddress = 3, kIsManaged = 8, kOrdinal = 9;
 constexpr int kRangeStart = 11, kRangeSize = 12;
 constexpr unsigned kTypeHost = 1, kTypeDevice = 2;
 constexpr unsigned kPortable = 1, kDeviceMap = 2, kReadOnly = 8;
-constexpr unsigned kNonBlocking = 1, kNoTiming = 2;
+constexpr unsigned kNonBlocking = 1, kNoTiming = 2, kBlockingSync = 1;
 constexpr int kMaxSharedBytes = 8;  // function attribute
 constexpr int kBatchVersion = 12080;
 constexpr size_t kMaxBatch = size_t{1} << 20;  // the driver names no limit
@@ -255,7 +255,7 @@ class CudaApi final : public DeviceApi {
   EventHandle create_event(int device) override {
     enter(device);
     EventHandle event = nullptr;
-    check(driver_.event_create(&event, kNoTiming), "cuEventCreate");
+    check(driver_.event_create(&event, kNoTiming | kBlockingSync), "cuEventCreate");
     return event;
   }
   void destroy_event(int device, EventHandle event) override {

@@ -14,7 +14,7 @@ uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / u
 
 size_t size_class(uint64_t mean) {
   size_t i = 0;
-  while (mean >= CopyThresholds::kGridSteps[i] && i + 1 < std::size(CopyThresholds::kGridSteps)) ++i;
+  while (mean >= CopyThresholds::kSteps[i] && i + 1 < CopyThresholds::kClasses) ++i;
   return i;
 }
 
@@ -26,6 +26,8 @@ CopyWay wanted_way(const PlanShape& shape, CopyDirection direction, const CopyTh
   if (direction != CopyDirection::kDeviceToDevice && shape.mean() >= thresholds.dma_from_bytes) {
     return CopyWay::kBatchedDma;
   }
+  // A plan that fits into the launch has nothing to read before it begins: only the plain kernel takes it so.
+  if (shape.runs <= kSmallPieces) return CopyWay::kKernel;
   return thresholds.bulk[size_class(shape.mean())] ? CopyWay::kBulkKernel : CopyWay::kKernel;
 }
 
@@ -35,6 +37,12 @@ CopyWay possible_way(CopyWay way, const PlanShape& shape, CopyDirection directio
   const bool batches = abilities.batched_dma && direction != CopyDirection::kDeviceToDevice;
   if (way == CopyWay::kBatchedDma && !batches) way = CopyWay::kPerFragmentDma;
   return way;
+}
+
+const CopyThresholds::Grids& grids_of(const CopyThresholds& thresholds, CopyWay way, CopyDirection direction) {
+  const bool outward = direction == CopyDirection::kDeviceToHost;
+  if (way == CopyWay::kBulkKernel) return outward ? thresholds.bulk_d2h_grids : thresholds.bulk_h2d_grids;
+  return outward ? thresholds.d2h_grids : thresholds.h2d_grids;
 }
 
 }  // namespace
@@ -56,9 +64,7 @@ CopyChoice choose_way(const PlanShape& shape, CopyDirection direction, const Cop
                       const CopyAbilities& abilities, CopyWay asked) {
   const CopyWay way = possible_way(wanted_way(shape, direction, thresholds, asked), shape, direction, abilities);
   if (way != CopyWay::kKernel && way != CopyWay::kBulkKernel) return {way, 0};
-  const bool outward = direction == CopyDirection::kDeviceToHost;
-  const unsigned* grids = outward ? thresholds.d2h_grids : thresholds.h2d_grids;
-  return {way, capped(grids[size_class(shape.mean())], thresholds.grid_cap)};
+  return {way, capped(grids_of(thresholds, way, direction)[size_class(shape.mean())], thresholds.grid_cap)};
 }
 
 PlanCut cut_plan(const PlanShape& shape, uint32_t largest_part) {

@@ -52,8 +52,11 @@ class Kernels {
     small_ = api_.find_function(module_, kSmallKernel);
     plain_ = api_.find_function(module_, kPlainKernel);
     if (api_.properties(device_).major < kBulkFromMajor) return;
-    bulk_ = api_.find_function(module_, kBulkKernel);
-    api_.allow_shared_bytes(bulk_, kBulkSharedBytes);
+    end_quietly([this] {  // one kernel less is no reason to do without the others
+      const FunctionHandle found = api_.find_function(module_, kBulkKernel);
+      api_.allow_shared_bytes(found, kBulkSharedBytes);
+      bulk_ = found;
+    });
   }
   void unload() {
     if (module_ != nullptr) end_quietly([this] { api_.unload_module(device_, module_); });
@@ -290,6 +293,12 @@ DeviceCopyTotals DeviceCopier::totals() const {
   const std::lock_guard guard(state_->mutex);
   return state_->totals;
 }
+
+CopyThresholds DeviceCopier::thresholds() const { return state_->current_thresholds(); }
+
+bool DeviceCopier::has_kernels() const { return state_->abilities().kernels; }
+
+bool DeviceCopier::has_bulk_kernel() const { return state_->abilities().bulk; }
 
 void DeviceCopier::set_thresholds(const CopyThresholds& thresholds) {
   const std::lock_guard guard(state_->mutex);

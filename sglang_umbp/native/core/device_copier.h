@@ -2,6 +2,7 @@
 // or writes the pinned memory directly, chosen after coalescing by the size and number of the runs.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -24,15 +25,20 @@ class DeviceLane;
 
 enum class CopyWay : uint8_t { kAuto, kBatchedDma, kKernel, kBulkKernel, kPerFragmentDma };
 
-// Where the chooser changes its way, and the grids; measured once per device (see device/calibration.py).
+// Where the chooser changes its way, and the grids; measured once per device (see device_calibration.h).
 struct CopyThresholds {
+  // Blocks by mean bytes of a run: entry i of a table is for runs below kSteps[i].
+  static constexpr size_t kClasses = 4;
+  static constexpr uint64_t kSteps[kClasses] = {4096, 16384, 65536, UINT64_MAX};
+  using Grids = std::array<unsigned, kClasses>;
+
   uint64_t dma_from_bytes = 1 << 20;  // mean bytes of a run from which batched DMA is used
-  // Blocks by mean bytes of a run: grids[i] is for runs below kGridSteps[i].
-  static constexpr uint64_t kGridSteps[4] = {4096, 16384, 65536, UINT64_MAX};
-  unsigned h2d_grids[4] = {64, 64, 64, 32};
-  unsigned d2h_grids[4] = {64, 64, 64, 32};
-  bool bulk[4] = {false, false, false, false};  // the bulk kernel instead of the plain one
-  unsigned grid_cap = 0;                        // a setting of the user's; 0: none
+  Grids h2d_grids{64, 64, 64, 32};    // of the plain kernel
+  Grids d2h_grids{64, 64, 64, 32};
+  Grids bulk_h2d_grids{16, 8, 8, 8};  // of the bulk kernel
+  Grids bulk_d2h_grids{16, 8, 8, 8};
+  std::array<bool, kClasses> bulk{};  // the bulk kernel instead of the plain one, where it can be
+  unsigned grid_cap = 0;              // a setting of the user's, for both kernels; 0: none
 };
 
 struct DeviceCopyTotals {
@@ -83,7 +89,10 @@ class DeviceCopier {
   int device() const;
   DeviceApi& api();
   DeviceCopyTotals totals() const;
+  CopyThresholds thresholds() const;
   void set_thresholds(const CopyThresholds& thresholds);
+  bool has_kernels() const;
+  bool has_bulk_kernel() const;
 
  private:
   struct State;
