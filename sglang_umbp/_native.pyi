@@ -231,11 +231,14 @@ def load_hip(path: str) -> DeviceApi:
 
 class CopyThresholds:
     """
-    Where the copier changes its way, and blocks by mean bytes of a run: below 4096, 16384, 65536, and
-    more. Immutable.
+    Where the copier changes its way, and blocks of its kernels by mean bytes of a run: below 4096, 16384,
+    65536, and more. bulk: the bulk kernel instead of the plain one. Immutable.
     """
 
-    def __init__(self, *, dma_from_bytes: int, h2d_grids: Sequence[int], d2h_grids: Sequence[int], bulk: Sequence[bool], grid_cap: int = 0) -> None: ...
+    def __init__(self, *, dma_from_bytes: int = 1048576, h2d_grids: Sequence[int] = [64, 64, 64, 32], d2h_grids: Sequence[int] = [64, 64, 64, 32], bulk_h2d_grids: Sequence[int] = [16, 8, 8, 8], bulk_d2h_grids: Sequence[int] = [16, 8, 8, 8], bulk: Sequence[bool] = [False, False, False, False], grid_cap: int = 0) -> None: ...
+
+    def as_dict(self) -> dict:
+        """The arguments that make an equal one."""
 
 class DeviceCopier:
     """
@@ -258,7 +261,19 @@ class DeviceCopier:
     def totals(self) -> dict:
         """Counters of all copies so far, as a dict; by_way counts copies."""
 
-    def set_thresholds(self, thresholds: CopyThresholds) -> None: ...
+    def calibrate(self) -> CopyThresholds:
+        """
+        Thresholds measured in about 100 ms; the copier keeps its own. Nobody else may copy meanwhile. Raises DeviceError.
+        """
+
+    @property
+    def thresholds(self) -> CopyThresholds: ...
+
+    @thresholds.setter
+    def thresholds(self, arg: CopyThresholds, /) -> None: ...
+
+    @property
+    def has_kernels(self) -> bool: ...
 
     @property
     def device(self) -> int: ...
