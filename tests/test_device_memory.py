@@ -223,7 +223,7 @@ def test_a_forked_child_leaves_the_devices_alone(rig: DeviceRig) -> None:
 PIECES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 700), st.integers(0, 60)), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(PIECES, PIECES), min_size=1, max_size=4), st.booleans(), st.randoms(use_true_random=False))
 def test_any_cut_of_objects_over_three_places(objects, pin_arena, random) -> None:
     """Each object is put in one cut and read in another; a piece is (place, bytes, gap before it)."""
