@@ -1,6 +1,6 @@
 """The native core of sglang_umbp."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import enum
 from typing import Annotated
 
@@ -78,7 +78,7 @@ class RegionTable:
         Raises RegionError: zero size, end beyond 2**64, overlap, same base with another size or attributes.
         """
 
-    def remove(self, base: int) -> None:
+    def remove(self, base: int) -> int:
         """Raises RegionError if no region starts at base."""
 
     def find(self, address: int, nbytes: int) -> Region | None:
@@ -138,6 +138,171 @@ class CopyPool:
 
     @property
     def threads(self) -> int: ...
+
+class DeviceApi:
+    """
+    A device runtime, loaded at run time. Its calls are a door for tests: addresses and handles (integers) are
+    trusted. Every one may raise DeviceError. Thread-safe.
+    """
+
+    @property
+    def name(self) -> str:
+        """'cuda' or 'hip'."""
+
+    @property
+    def version(self) -> str:
+        """Of the driver or runtime: '12.8'."""
+
+    @property
+    def device_count(self) -> int: ...
+
+    def properties(self, device: int) -> dict:
+        """name, multiprocessors, major, minor, architecture and pci_bus_id."""
+
+    def pointer(self, address: int) -> dict:
+        """
+        What the runtime knows of an address: kind ('host': nothing), device, device_alias, and the base and nbytes
+        of the allocation that holds it (0: it cannot be told).
+        """
+
+    def register_host(self, device: int, base: int, nbytes: int, read_only: bool = False) -> int:
+        """Pins host memory in one call; its address as devices see it."""
+
+    def unregister_host(self, base: int) -> None: ...
+
+    def allocate_device(self, device: int, nbytes: int) -> int: ...
+
+    def free_device(self, device: int, address: int) -> None: ...
+
+    def allocate_pinned(self, device: int, nbytes: int) -> tuple:
+        """Its address, and the same as devices see it."""
+
+    def free_pinned(self, address: int) -> None: ...
+
+    def create_stream(self, device: int, high_priority: bool = False) -> int: ...
+
+    def destroy_stream(self, device: int, stream: int) -> None: ...
+
+    def synchronize_stream(self, device: int, stream: int) -> None: ...
+
+    def is_stream_done(self, device: int, stream: int) -> bool: ...
+
+    def create_event(self, device: int) -> int: ...
+
+    def destroy_event(self, device: int, event: int) -> None: ...
+
+    def record_event(self, device: int, event: int, stream: int) -> None: ...
+
+    def wait_event(self, device: int, stream: int, event: int) -> None:
+        """The stream waits, not the caller."""
+
+    def is_event_done(self, device: int, event: int) -> bool: ...
+
+    def synchronize_event(self, device: int, event: int) -> None: ...
+
+    def copy_async(self, device: int, dst: int, src: int, nbytes: int, stream: int) -> None: ...
+
+    @property
+    def max_batch(self) -> int:
+        """Copies in one batched call; 0: it has none."""
+
+    def copy_batch_async(self, device: int, dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], to_device: bool, stream: int) -> None: ...
+
+    def load_module(self, device: int, image: bytes) -> int: ...
+
+    def unload_module(self, device: int, module: int) -> None: ...
+
+    def find_function(self, module: int, name: str) -> int: ...
+
+    def allow_shared_bytes(self, function: int, shared_bytes: int) -> None: ...
+
+    def launch(self, device: int, function: int, grid: int, block: int, shared_bytes: int, parameters: Sequence[int], stream: int) -> None:
+        """parameters: 64-bit integers, passed by value."""
+
+class PinnedMemory:
+    """
+    Host memory that devices may address, registered in chunks and counted; a door for tests. Thread-safe.
+    """
+
+    def __init__(self, api: DeviceApi, device: int, chunk_bytes: int = 1073741824) -> None: ...
+
+    def pin(self, base: int, nbytes: int, read_only: bool = False, page_bytes: int = 4096) -> None:
+        """
+        Pins the pages of a range; what is pinned already is counted once more. Raises DeviceError (nothing of this call
+        stays pinned) or RegionError.
+        """
+
+    def unpin(self, base: int, nbytes: int) -> None:
+        """
+        Undoes one pin of the same range. Raises RegionError: it is not pinned.
+        """
+
+    def at(self, address: int) -> tuple:
+        """
+        (nbytes, alias): how much from `address` on is one piece, and where devices see it; (0, 0).
+        """
+
+    @property
+    def pinned_bytes(self) -> int: ...
+
+def load_cuda(path: str) -> DeviceApi:
+    """
+    The CUDA driver in the shared library `path`. Raises DeviceError: it is not there, lacks a symbol (named), or has no device.
+    """
+
+def load_hip(path: str) -> DeviceApi:
+    """
+    The HIP runtime in the shared library `path`, which hip-python resolves. Raises DeviceError as load_cuda.
+    """
+
+class CopyThresholds:
+    """
+    Where the copier changes its way, and blocks of its kernels by mean bytes of a run: below 4096, 16384,
+    65536, and more. bulk: the bulk kernel instead of the plain one. Immutable.
+    """
+
+    def __init__(self, *, dma_from_bytes: int = 1048576, h2d_grids: Sequence[int] = [32, 32, 24, 24], d2h_grids: Sequence[int] = [8, 8, 8, 8], bulk_h2d_grids: Sequence[int] = [8, 4, 4, 4], bulk_d2h_grids: Sequence[int] = [8, 4, 4, 4], bulk: Sequence[bool] = [False, False, False, False], grid_cap: int = 0) -> None: ...
+
+    def as_dict(self) -> dict:
+        """The arguments that make an equal one."""
+
+class DeviceCopier:
+    """
+    Copies between pinned host memory and the memory of one device. Thread-safe.
+    """
+
+    def __init__(self, api: DeviceApi, device: int, kernels: bytes, thresholds: CopyThresholds, max_lanes: int = 8) -> None:
+        """
+        kernels: the compiled image of device/kernels.cu, empty: DMA serves everything. Raises DeviceError.
+        """
+
+    def copy(self, dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], direction: str, way: str = 'auto', stream: int = 0, event: int = 0, fragments: int | None = None) -> None:
+        """
+        Copies sizes[i] bytes from address src[i] to dst[i] for every i, after what the stream holds and the event marks
+        (handles, 0: none); returns when every byte is there, without the GIL meanwhile. A door for tests and benchmarks:
+        addresses are trusted, and are as the device sees them. direction: to_device, to_host or within_device; way: auto,
+        dma, kernel, bulk or dma_each. Arrays of uint64 of one length, else InvalidBatch. Raises DeviceError.
+        """
+
+    def totals(self) -> dict:
+        """Counters of all copies so far, as a dict; by_way counts copies."""
+
+    def calibrate(self) -> CopyThresholds:
+        """
+        Thresholds measured in about 100 ms; the copier keeps its own. Nobody else may copy meanwhile. Raises DeviceError.
+        """
+
+    @property
+    def thresholds(self) -> CopyThresholds: ...
+
+    @thresholds.setter
+    def thresholds(self, arg: CopyThresholds, /) -> None: ...
+
+    @property
+    def has_kernels(self) -> bool: ...
+
+    @property
+    def device(self) -> int: ...
 
 def floor_copy(dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], mode: str, threads: int = 1) -> int:
     """
@@ -302,6 +467,18 @@ class PoolConfig:
     @latency_histograms.setter
     def latency_histograms(self, arg: bool, /) -> None: ...
 
+    @property
+    def staging_bytes(self) -> int: ...
+
+    @staging_bytes.setter
+    def staging_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def pin_chunk_bytes(self) -> int: ...
+
+    @pin_chunk_bytes.setter
+    def pin_chunk_bytes(self, arg: int, /) -> None: ...
+
 class Components:
     """The components of a namespace, in order."""
 
@@ -362,19 +539,19 @@ class Pool:
 
     def unregister_memory(self, address: int) -> None: ...
 
-    def get_pages(self, layout: PageLayout, hashes: object, rows: object, layers: object | None = None, *, status: bool = False) -> list: ...
+    def get_pages(self, layout: PageLayout, hashes: object, rows: object, layers: object | None = None, *, status: bool = False, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def put_pages(self, layout: PageLayout, hashes: object, rows: object, depth: int | None, status: bool) -> list: ...
+    def put_pages(self, layout: PageLayout, hashes: object, rows: object, depth: int | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def put_components(self, parts: Sequence, depth: int | None, status: bool) -> list: ...
+    def put_components(self, parts: Sequence, depth: int | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def get_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool) -> list: ...
+    def get_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def get_ranges(self, components: Components, part: int, keys: object, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool) -> list: ...
+    def get_ranges(self, components: Components, part: int, keys: object, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def put_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool) -> list: ...
+    def put_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def put_ranges(self, components: Components, part: int, keys: object, object_sizes: object, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool) -> list: ...
+    def put_ranges(self, components: Components, part: int, keys: object, object_sizes: object, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
     def exists(self, components: Components, keys: object) -> list: ...
 
@@ -465,14 +642,36 @@ class Pool:
         Ranges that tile objects as the source of a put; as ``put_ranges`` takes them.
         """
 
-    def fill(self, source: PutSource, picks: object, offsets: object) -> bool:
+    def fill(self, source: PutSource, picks: object, offsets: object, stream: object | None = None, event: object | None = None) -> bool:
         """
-        Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools.
+        Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools. stream, event: see
+        ``Pool.put_pages``.
 
         True: every byte is there. False: the pool is lost, nothing was copied. Releases the GIL. Raises
         InvalidBatchError before a byte moves: a pick that is not in the source or whose status is not 0, an offset whose
         object is not in the arena, memory that is not registered.
         """
+
+    def use_devices(self, api: DeviceApi, make_copier: Callable[[int], DeviceCopier], arena_wanted: Callable[[int, bool], None] | None = None) -> None:
+        """
+        Batches may name device memory from now on. Raises UmbpError if the pool has a runtime already.
+
+        make_copier(device) is called when memory of that device first comes up. arena_wanted(device, writing), once each:
+        it is time to call ``pin_arena`` with the same arguments, in another thread.
+        """
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether it has a device runtime."""
+
+    def pin_arena(self, device: int, writing: bool) -> int:
+        """
+        Pins the map of the arena that devices read, or the one that they write to; the bytes that this call pinned. Returns early
+        when the pool closes or is lost. Raises DeviceError: what is not pinned by then goes through slabs.
+        """
+
+    def regions(self) -> list[Region]:
+        """What is registered, ascending bases."""
 
 class Session:
     """
@@ -522,16 +721,16 @@ class Session:
     def close(self) -> None:
         """Waits for reads in progress, then lets the pages go. Twice is a no-op."""
 
-    def get_pages(self, layout: object, rows: object, layers: object | None = None, *, first: int = 0, status: bool = False) -> list:
+    def get_pages(self, layout: object, rows: object, layers: object | None = None, *, first: int = 0, status: bool = False, stream: object | None = None, event: object | None = None) -> list:
         """
         Copies pages first .. first+len(rows) of the session into rows of the layout, without a look-up.
 
         rows: integers, one a page, all different. layers: half-open range of the layout's fragments (default all).
         Returns one answer a page: bools, or with status=True members of Status. Blocks until every byte is there;
-        releases the GIL. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a byte moves.
+        releases the GIL. stream, event: see ``Pool.get_pages``. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a byte moves.
         """
 
-    def get_ranges(self, addresses: object, sizes: object, offsets: object, *, starts: object | None = None, first: int = 0, component: object | None = None, status: bool = False) -> list:
+    def get_ranges(self, addresses: object, sizes: object, offsets: object, *, starts: object | None = None, first: int = 0, component: object | None = None, status: bool = False, stream: object | None = None, event: object | None = None) -> list:
         """
         Copies raw ranges of the session's pages from ``first`` on; see ``Pool.get_ranges``.
 
@@ -674,10 +873,10 @@ class ClientPut:
         groups, keys, key_sizes and sizes of Allocate for what was cut. numbers: of each part's namespace.
         """
 
-    def fill(self, pool: Pool, picks: bytes, offsets: bytes) -> bool | None:
+    def fill(self, pool: Pool, picks: bytes, offsets: bytes, stream: int | None, event: int | None) -> bool | None:
         """
         Copies pick i (uint32) of what was cut to offset i (uint64). None: they do not fit it. False: the pool is lost.
-        Raises as ``Pool.fill``.
+        stream, event: of the device runtime, whose work comes first. Raises as ``Pool.fill``.
         """
 
     def settle(self, codes: bytes) -> bool:

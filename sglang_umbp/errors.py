@@ -33,6 +33,10 @@ class PoolMemoryError(UmbpError, MemoryError):
     """The system did not give the memory for the arena or the index."""
 
 
+class DeviceError(UmbpError, RuntimeError):
+    """A device runtime (CUDA, HIP) is missing, or a call of it failed; the message names the call and its answer."""
+
+
 class UnsupportedHostPoolError(UmbpError, NotImplementedError):
     """A host pool of SGLang is of a kind, or in a layout, whose pages cannot be stored; the message names it."""
 

@@ -42,7 +42,7 @@ def program(name: str, variant: str) -> Path:
     Kept under build/native-tests by the hash of what it was made of, so that a second run compiles
     nothing.
     """
-    compiler = _compiler(name)
+    compiler = compiler_for(name)
     flags = (*COMMON_FLAGS, *FLAGS[variant])
     core = _core_archive(compiler, flags)
     source = PROGRAMS / f"{name}.cpp"
@@ -56,13 +56,13 @@ def program(name: str, variant: str) -> Path:
 def program_against(name: str, headers: Path, target: Path) -> Path:
     """tests/native/<name>.cpp compiled to `target` with the headers of a folder and nothing else of the core."""
     source = PROGRAMS / f"{name}.cpp"
-    _run([_compiler(name), *COMMON_FLAGS, *FLAGS["plain"], f"-I{headers}", str(source), "-o", str(target)])
+    _run([compiler_for(name), *COMMON_FLAGS, *FLAGS["plain"], f"-I{headers}", str(source), "-o", str(target)])
     return target
 
 
 def program_with(name: str, altered: Mapping[str, str], folder: Path) -> Path:
     """The same, with other text in place of some .cpp files of the core; made in a folder of the caller's."""
-    compiler = _compiler(name)
+    compiler = compiler_for(name)
     flags = (*COMMON_FLAGS, *FLAGS["plain"], f"-I{CORE}")
     program(name, "plain")  # so that the core's archive is there
     sources = []
@@ -95,7 +95,7 @@ def counts_in(output: str) -> dict[str, int]:
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
-def _compiler(name: str) -> str:
+def compiler_for(name: str) -> str:
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not there to compile {name}.cpp")

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from .. import _native
-from ..errors import InvalidBatchError, NodeServerError, UmbpError
+from ..errors import DeviceError, InvalidBatchError, NodeServerError, RegionError, UmbpError
 from ..identity import RAW_KEYS_IDENTITY
 from ..layout import Namespace, PageLayout
 from ..pool import ComponentPut, Keys, Pool, Where, check_machine, native_config
@@ -36,7 +36,7 @@ from .keys import key_bytes
 from .patience import Patience
 from .placeholder import lost_pool
 from .refusal import LimitedLog
-from .remote_put import PutJob, put
+from .remote_put import Order, PutJob, put
 
 ATTACH_S = 2.0
 """For a server to answer a new client."""
@@ -109,6 +109,7 @@ class NodePool(Pool):
         if self._raw is not None:
             raise InvalidBatchError("the pool is open already" if not self.closed else "the pool was closed")
         check_machine(self.settings)
+        self._devices.open()
         self._open = lost_pool(native_config(self.settings))
         self._raw = Namespace(self._open, b"", ("",), [RAW_KEYS_IDENTITY])
         self._use(self._open)
@@ -179,6 +180,7 @@ class NodePool(Pool):
                 self.path,
             )
         self._open.close()
+        self._devices.close()
 
     def _pay_at_last(self, attachment: Attachment) -> None:
         if self._debts.owed:
@@ -238,9 +240,9 @@ class NodePool(Pool):
 
     def _publish(self, attachment: Attachment) -> None:
         native, attached = attachment.native, attachment.attached
+        self._devices.give(native)
         with self._changing:
-            for address, nbytes in self._regions.items():
-                native.register_memory(address, nbytes)
+            self._register_all(native)
             for space in (cast(Namespace, self._raw), *self._namespaces.values()):
                 space.rebind(native)
             self._debts.hide(native)  # before anybody finds anything there
@@ -272,6 +274,13 @@ class NodePool(Pool):
                 attached.index_entries,
             )
 
+    def _register_all(self, native: _native.Pool) -> None:
+        for address, nbytes in self._regions.items():
+            try:
+                native.register_memory(address, nbytes)
+            except (DeviceError, RegionError) as error:  # device memory that is gone, and was not unregistered
+                logger.warning("not registered with the new node server: %s", error)
+
     def _use(self, native: _native.Pool) -> None:
         native.raw_namespace = self._raw  # type: ignore[attr-defined]  # for calls without a namespace
         self._shorten_paths()
@@ -282,6 +291,7 @@ class NodePool(Pool):
         """As for ``Pool``; registered with each server that comes, too."""
         self.native.flush()  # refuses in a forked child, where the lock may be held for ever
         with self._changing:
+            self._devices.give(self._open)
             self._open.register_memory(address, nbytes, grow)
             self._regions[address] = nbytes
 
@@ -308,17 +318,31 @@ class NodePool(Pool):
     # Puts -------------------------------------------------------------------------------------------------
 
     def put_pages(  # type: ignore[override]  # one signature for what Pool overloads
-        self, layout: PageLayout, hashes: Keys, rows: Any, *, depth: int | None = None, status: bool = False
+        self,
+        layout: PageLayout,
+        hashes: Keys,
+        rows: Any,
+        *,
+        depth: int | None = None,
+        status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool] | list[Status]:
         """As for ``Pool``. Status.NO_SERVER: there is no server, or it did not answer before the deadline."""
         parts = [self._page_part((layout, hashes, rows), depth)]
-        return self._store(parts, depth, status)[0]
+        return self._store(parts, depth, status, (stream, event))[0]
 
     def put_components(  # type: ignore[override]  # one signature for what Pool overloads
-        self, parts: Sequence[ComponentPut], *, depth: int | None = None, status: bool = False
+        self,
+        parts: Sequence[ComponentPut],
+        *,
+        depth: int | None = None,
+        status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[list[bool]] | list[list[Status]]:
         """As for ``Pool``; see ``put_pages``. All components are asked for in one message."""
-        return self._store([self._page_part(part, depth) for part in parts], depth, status)
+        return self._store([self._page_part(part, depth) for part in parts], depth, status, (stream, event))
 
     def _page_part(self, part: ComponentPut, depth: int | None) -> _Part:
         if not isinstance(part, tuple) or len(part) != 3:
@@ -337,10 +361,13 @@ class NodePool(Pool):
         *,
         namespace: Where = None,
         status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool] | list[Status]:
         """As for ``Pool``; see ``put_pages``."""
         space, part = self._one(namespace)
-        return self._store([(space, part, keys, self.native.whole_source(addresses, sizes))], None, status)[0]
+        source = self.native.whole_source(addresses, sizes)
+        return self._store([(space, part, keys, source)], None, status, (stream, event))[0]
 
     def put_ranges(
         self,
@@ -353,18 +380,20 @@ class NodePool(Pool):
         starts: Sequence[int] | np.ndarray | None = None,
         namespace: Where = None,
         status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool] | list[Status]:
         """As for ``Pool``; see ``put_pages``."""
         space, part = self._one(namespace)
         source = self.native.range_source(object_sizes, addresses, sizes, offsets, starts)
-        return self._store([(space, part, keys, source)], None, status)[0]
+        return self._store([(space, part, keys, source)], None, status, (stream, event))[0]
 
-    def _store(self, parts: Sequence[_Part], depth: int | None, status: bool) -> list[list[Any]]:
+    def _store(self, parts: Sequence[_Part], depth: int | None, status: bool, after: Order) -> list[list[Any]]:
         clears = self._debts.clears
         native = _native.ClientPut(self._open, tuple(parts), depth or 0)
         attachment = self._keeper.attachment
         if attachment is not None and not self._debts.owed and not native.answer_present():
-            job = PutJob(native, [space for space, *_ in parts], lambda: self._debts.clears == clears)
+            job = PutJob(native, [space for space, *_ in parts], after, lambda: self._debts.clears == clears)
             put(job, attachment, Patience(self._deadline_s(attachment.attached)))
         self._count(*native.totals)
         return native.answers(status)

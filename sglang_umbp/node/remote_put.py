@@ -18,6 +18,8 @@ from .patience import Patience
 from .protocol import ErrorCode, Places
 from .refusal import LimitedLog
 
+Order = tuple[int | None, int | None]
+"""Stream and event of the device runtime whose work comes before the copy."""
 _log = LimitedLog(logging.getLogger(__name__))
 
 
@@ -27,6 +29,7 @@ class PutJob:
 
     native: _native.ClientPut
     spaces: Sequence[Namespace]
+    after: Order = (None, None)
     wanted: Callable[[], bool] = lambda: True
     """False once the pool was cleared: what is not committed by then must not be."""
 
@@ -91,7 +94,7 @@ def _ask(connection: ClientConnection, request: protocol.Message, attachment: At
 
 def _copy(job: PutJob, places: Places, attachment: Attachment, patience: Patience) -> None:
     with patience.suspended():
-        copied = job.native.fill(attachment.native, places.picks, places.offsets)
+        copied = job.native.fill(attachment.native, places.picks, places.offsets, *job.after)
     if copied is None:
         raise ProtocolError("the server's places do not fit the batch")
     if not copied:

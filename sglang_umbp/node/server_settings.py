@@ -102,7 +102,7 @@ def server_settings(given: Mapping[str, Any], environ: Mapping[str, str] | None 
     pool = {name: given[name] for name in POOL_SETTINGS if name in given}
     return ServerSettings(
         path=_path(given, environ),
-        pool=_prefaulted(PoolSettings.from_env(environ, pool, memory="memfd"), pool, environ),
+        pool=_prefaulted(PoolSettings.from_env(environ, pool, memory="memfd", device="none"), pool, environ),
         **{name: _own(name, given, environ) for name in OWN_SETTINGS},  # type: ignore[arg-type]
     )
 
@@ -122,7 +122,7 @@ def _prefaulted(settings: PoolSettings, given: Mapping[str, Any], environ: Mappi
     added = {"prefault": True}
     if settings.source("prefault_in_background").kind == "default":
         added["prefault_in_background"] = True
-    return PoolSettings.from_env(environ, {**given, **added}, memory="memfd")
+    return PoolSettings.from_env(environ, {**given, **added}, memory="memfd", device="none")
 
 
 def _own(name: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> object:

@@ -119,7 +119,8 @@ class ClientPut {
   }
 
   // None: the owner's places do not fit the message. False: the pool is lost, and not all was copied.
-  std::optional<bool> fill(Pool& pool, nb::bytes picks, nb::bytes offsets) const {
+  std::optional<bool> fill(Pool& pool, nb::bytes picks, nb::bytes offsets,
+                           const CopyOrder& after) const {
     const size_t count = picks.size() / sizeof(uint32_t);
     if (count == 0 || picks.size() % sizeof(uint32_t) != 0 ||
         offsets.size() != count * sizeof(uint64_t))
@@ -140,7 +141,7 @@ class ClientPut {
       const auto some = [&](const std::vector<uint64_t>& all) {
         return std::span(all).subspan(begin, end - begin);
       };
-      if (!group.source.fill(pool, {some(items), some(targets)})) return false;
+      if (!group.source.fill(pool, {some(items), some(targets)}, after)) return false;
     }
     return true;
   }
@@ -209,8 +210,9 @@ class ClientPut {
   std::vector<size_t> items_;
 };
 
-nb::object fill(const ClientPut& put, Pool& pool, nb::bytes picks, nb::bytes offsets) {
-  const std::optional<bool> done = put.fill(pool, picks, offsets);
+nb::object fill(const ClientPut& put, Pool& pool, nb::bytes picks, nb::bytes offsets,
+                nb::handle stream, nb::handle event) {
+  const std::optional<bool> done = put.fill(pool, picks, offsets, Order(stream, event));
   return done ? nb::object(nb::bool_(*done)) : nb::object(nb::none());
 }
 
@@ -239,10 +241,12 @@ void bind_client_put(nb::module_& m) {
            "groups, keys, key_sizes and sizes of Allocate for what was cut. numbers: of each part's "
            "namespace.")
       .def("fill", &fill, nb::arg("pool"), nb::arg("picks"), nb::arg("offsets"),
-           nb::sig("def fill(self, pool: Pool, picks: bytes, offsets: bytes) -> bool | None"),
+           nb::arg("stream").none(), nb::arg("event").none(),
+           nb::sig("def fill(self, pool: Pool, picks: bytes, offsets: bytes, stream: int | None, event: int | None) "
+                   "-> bool | None"),
            "Copies pick i (uint32) of what was cut to offset i (uint64). None: they do not fit it. False: "
            "the pool is lost.\n"
-           "Raises as ``Pool.fill``.")
+           "stream, event: of the device runtime, whose work comes first. Raises as ``Pool.fill``.")
       .def("settle", &ClientPut::settle, nb::arg("codes"),
            "Status codes (one byte) of what was cut. False: they do not fit it.")
       .def("settle_all", &ClientPut::settle_all, nb::arg("code"),

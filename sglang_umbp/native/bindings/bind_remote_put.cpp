@@ -165,11 +165,13 @@ nb::bytes source_sizes(const PutSource& source) {
   return bytes_of(sizes);
 }
 
-bool fill(Pool& pool, const PutSource& source, nb::handle picks, nb::handle offsets) {
+bool fill(Pool& pool, const PutSource& source, nb::handle picks, nb::handle offsets, nb::handle stream,
+          nb::handle event) {
+  const Order after(stream, event);
   const Integers items(picks, "picks");
   const Integers places(offsets, "offsets");
   const ReleasedGil no_gil;
-  return source.fill(pool, {{items.data(), items.size()}, {places.data(), places.size()}});
+  return source.fill(pool, {{items.data(), items.size()}, {places.data(), places.size()}}, after);
 }
 
 }  // namespace
@@ -263,7 +265,10 @@ void bind_remote_put(nb::module_& m) {
            nb::arg("sizes"), nb::arg("offsets"), nb::arg("starts").none(),
            "Ranges that tile objects as the source of a put; as ``put_ranges`` takes them.")
       .def("fill", &fill, nb::arg("source"), nb::arg("picks"), nb::arg("offsets"),
-           "Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools.\n\n"
+           nb::arg("stream") = nb::none(), nb::arg("event") = nb::none(),
+           "Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools. stream, event: "
+           "see\n"
+           "``Pool.put_pages``.\n\n"
            "True: every byte is there. False: the pool is lost, nothing was copied. Releases the GIL. "
            "Raises\n"
            "InvalidBatchError before a byte moves: a pick that is not in the source or whose status is "

@@ -13,6 +13,8 @@ void bind_hash(nb::module_& m);
 void bind_planner(nb::module_& m);
 void bind_regions(nb::module_& m);
 void bind_copier(nb::module_& m);
+void bind_device(nb::module_& m);
+void bind_device_copier(nb::module_& m);
 void bind_floors(nb::module_& m);
 void bind_layout(nb::module_& m);
 void bind_config(nb::module_& m);
@@ -20,6 +22,7 @@ void bind_session(nb::module_& m);
 void bind_pool(nb::module_& m);
 void bind_remote_put(nb::module_& m);
 void bind_client_put(nb::module_& m);
+void bind_pool_devices(nb::module_& m);
 
 namespace {
 
@@ -54,11 +57,14 @@ NB_MODULE(_native, m) {
   translate<PoolClosed>("PoolClosedError");
   translate<ForkedPool>("ForkedPoolError");
   translate<OutOfMemory>("PoolMemoryError");
+  translate<DeviceError>("DeviceError");
   bind_build(m);
   bind_hash(m);
   bind_planner(m);
   bind_regions(m);
   bind_copier(m);
+  bind_device(m);
+  bind_device_copier(m);
   bind_floors(m);
   bind_layout(m);
   bind_config(m);
@@ -66,4 +72,5 @@ NB_MODULE(_native, m) {
   bind_session(m);
   bind_remote_put(m);
   bind_client_put(m);
+  bind_pool_devices(m);
 }

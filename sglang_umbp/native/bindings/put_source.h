@@ -15,7 +15,7 @@ namespace umbp {
 class PutSource {
  public:
   virtual ~PutSource() = default;
-  virtual bool fill(Pool& pool, const FillTargets& targets) const = 0;
+  virtual bool fill(Pool& pool, const FillTargets& targets, const CopyOrder& after) const = 0;
   size_t size() const { return statuses_.size(); }
   const std::vector<Status>& statuses() const { return statuses_; }
   uint64_t nbytes(size_t i) const { return object_bytes(i); }
@@ -33,8 +33,8 @@ class PageSource : public PutSource {
     const ReleasedGil no_gil;
     pool.check_put_pages(layout_, rows_.span());
   }
-  bool fill(Pool& pool, const FillTargets& targets) const override {
-    return pool.fill_pages(layout_, rows_.span(), targets);
+  bool fill(Pool& pool, const FillTargets& targets, const CopyOrder& after) const override {
+    return pool.fill_pages(layout_, rows_.span(), targets, after);
   }
 
  private:
@@ -56,8 +56,8 @@ class RangeSource : public PutSource {
       : object_bytes_(object_sizes, "object_sizes"), ranges_(addresses, sizes, offsets, starts) {
     check(pool);
   }
-  bool fill(Pool& pool, const FillTargets& targets) const override {
-    return pool.fill_ranges(object_bytes_.data(), ranges_.batch(), targets);
+  bool fill(Pool& pool, const FillTargets& targets, const CopyOrder& after) const override {
+    return pool.fill_ranges(object_bytes_.data(), ranges_.batch(), targets, after);
   }
 
  private:

@@ -39,4 +39,9 @@ struct OutOfMemory : Error {
   using Error::Error;
 };
 
+// A device runtime is missing or a call of it failed; names the call and what the runtime said.
+struct DeviceError : Error {
+  using Error::Error;
+};
+
 }  // namespace umbp

@@ -125,6 +125,7 @@ Pool::~Pool() {
     return;
   }
   copies_.abandon();
+  abandon_devices();
   // A put that waited at the fork is counted in the condition variable for ever: destroying it hangs.
   static_cast<void>(owner_.release());
 }
@@ -142,6 +143,7 @@ void Pool::close() {
   std::lock_guard lock(ending_mutex_);
   sessions_->close_all();
   copies_.stop();
+  let_go_of_devices();
   reader_.reset();
   owner_.reset();
   attached_.clear();
@@ -161,6 +163,7 @@ void Pool::unmap() {
   wait_for(calls_);
   std::lock_guard lock(ending_mutex_);
   sessions_->close_all();
+  unpin();
   attached_.clear();
   writable_.reset();
   ended_->store(true, std::memory_order_release);
@@ -183,16 +186,6 @@ bool Pool::populated() {
 Owner& Pool::owner() {
   if (!owner_) throw Error("this pool is attached to another process's memory and only reads");
   return *owner_;
-}
-
-void Pool::add_region(const Region& region, bool grow) {
-  Call call(*this);
-  regions_.add(region, grow);
-}
-
-void Pool::remove_region(uint64_t base) {
-  Call call(*this);
-  regions_.remove(base);
 }
 
 Component Pool::component(std::string_view identity) {
@@ -321,6 +314,12 @@ PoolStats Pool::stats() {
   stats.region_locks = regions_.shared_acquisitions();
   stats.regions = regions_.size();
   stats.copy_isa = copies_.isa();
+  if (DeviceMemory* const known = devices()) {
+    stats.devices.copies = known->totals();
+    stats.devices.staged_bytes = known->staged_bytes();
+    stats.devices.pinned_bytes = read_pins_->pinned_bytes();
+    if (write_pins_ != read_pins_) stats.devices.pinned_bytes += write_pins_->pinned_bytes();
+  }
   stats.gets = get_phases_.read();
   stats.puts = put_phases_.read();
   stats.get_latency = latencies_.get.read();

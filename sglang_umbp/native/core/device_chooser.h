@@ -1,0 +1,51 @@
+// Which way a plan of runs goes to or from a device, with how many blocks, and how it is cut. Pure arithmetic.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "device_copier.h"
+#include "device_kernels.h"
+
+namespace umbp {
+
+struct PlanShape {
+  uint64_t runs = 0;
+  uint64_t bytes = 0;
+  uint64_t longest = 0;
+  bool aligned = true;  // every address and size is a multiple of kBulkAlignment
+
+  uint64_t mean() const { return runs == 0 ? 0 : bytes / runs; }
+};
+
+PlanShape shape_of(std::span<const Run> runs);
+
+// What the device and its runtime offer.
+struct CopyAbilities {
+  bool kernels = false;
+  bool bulk = false;
+  bool batched_dma = false;
+};
+
+struct CopyChoice {
+  CopyWay way;    // never kAuto
+  unsigned grid;  // blocks of a kernel; 0 for DMA
+};
+
+// kAuto: what the thresholds say. A way that is asked for by name is taken where it can be: a bulk kernel becomes the
+// plain one where it is missing or the plan is not aligned, any kernel becomes DMA where there are none, batched DMA
+// becomes DMA by run where the runtime has no batched call. Copies within a device do not go by batched DMA.
+CopyChoice choose_way(const PlanShape& shape, CopyDirection direction, const CopyThresholds& thresholds,
+                      const CopyAbilities& abilities, CopyWay asked);
+
+// How the runs of a plan are cut for a kernel that copies parts of at most largest_part bytes. Runs longer than
+// longest_piece must be split into pieces of at most that (so that one long run among many short ones does not make
+// every run cost as many parts as the long one has); the cut's count is left 0 for each launch to fill.
+struct PlanCut {
+  CopyCut cut;
+  uint64_t longest_piece;  // a multiple of kPartUnit
+};
+PlanCut cut_plan(const PlanShape& shape, uint32_t largest_part);
+
+}  // namespace umbp

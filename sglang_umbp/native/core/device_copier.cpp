@@ -1,0 +1,336 @@
+#include "device_copier.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "device_chooser.h"
+#include "device_kernels.h"
+#include "device_lane.h"
+#include "device_pieces.h"
+
+namespace umbp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What a copy is expected to need: the rate of a PCIe 5 link, and a launch with its end. Only the way a thread waits
+// depends on it.
+constexpr double kBytesPerNs = 50.0;
+constexpr std::chrono::microseconds kLaunchAndEnd{15};
+
+std::chrono::nanoseconds expected_time(uint64_t bytes) {
+  return std::chrono::nanoseconds(static_cast<int64_t>(static_cast<double>(bytes) / kBytesPerNs)) + kLaunchAndEnd;
+}
+
+// The module of one device with its functions; none without an image.
+class Kernels {
+ public:
+  Kernels(DeviceApi& api, int device, std::span<const std::byte> image) : api_(api), device_(device) {
+    if (image.empty()) return;
+    module_ = api_.load_module(device_, image);
+    try {
+      find_functions();
+    } catch (...) {
+      unload();
+      throw;
+    }
+  }
+  ~Kernels() { unload(); }
+  Kernels(const Kernels&) = delete;
+  Kernels& operator=(const Kernels&) = delete;
+
+  FunctionHandle small() const { return small_; }
+  FunctionHandle plain() const { return plain_; }
+  FunctionHandle bulk() const { return bulk_; }  // null where the device has no bulk copies
+
+ private:
+  void find_functions() {
+    small_ = api_.find_function(module_, kSmallKernel);
+    plain_ = api_.find_function(module_, kPlainKernel);
+    if (api_.properties(device_).major < kBulkFromMajor) return;
+    end_quietly([this] {  // one kernel less is no reason to do without the others
+      const FunctionHandle found = api_.find_function(module_, kBulkKernel);
+      api_.allow_shared_bytes(found, kBulkSharedBytes);
+      bulk_ = found;
+    });
+  }
+  void unload() {
+    if (module_ != nullptr) end_quietly([this] { api_.unload_module(device_, module_); });
+  }
+
+  DeviceApi& api_;
+  int device_;
+  ModuleHandle module_ = nullptr;
+  FunctionHandle small_ = nullptr;
+  FunctionHandle plain_ = nullptr;
+  FunctionHandle bulk_ = nullptr;
+};
+
+// Puts one plan into a lane's stream and counts what that took.
+class Submission {
+ public:
+  Submission(DeviceApi& api, int device, const Kernels& kernels, DeviceLane& lane, std::span<const Run> runs,
+             CopyDirection direction)
+      : api_(api), device_(device), kernels_(kernels), lane_(lane), runs_(runs), direction_(direction) {}
+
+  void put(const PlanShape& shape, const CopyChoice& choice) {
+    switch (choice.way) {
+      case CopyWay::kKernel:
+        put_plain(shape, choice.grid);
+        break;
+      case CopyWay::kBulkKernel:
+        put_blocks(shape, {kernels_.bulk(), kBulkThreads, kBulkSharedBytes, kBulkThreads, kBulkPartBytes},
+                   choice.grid);
+        break;
+      case CopyWay::kBatchedDma:
+        put_batches();
+        break;
+      default:
+        put_each();
+    }
+  }
+
+  uint64_t descriptors() const { return descriptors_; }
+  uint64_t calls() const { return calls_; }
+
+ private:
+  struct KernelShape {
+    FunctionHandle function;
+    unsigned threads;
+    unsigned shared_bytes;
+    unsigned parts_a_block;  // that one block copies at a time
+    uint32_t largest_part;
+  };
+
+  KernelShape plain_shape(FunctionHandle function) const {
+    return {function, kPlainThreads, 0, kPlainThreads / kPlainGroup, kPlainPartBytes};
+  }
+
+  void put_plain(const PlanShape& shape, unsigned grid) {
+    if (runs_.size() <= kSmallPieces && put_small(shape, grid)) return;
+    put_blocks(shape, plain_shape(kernels_.plain()), grid);
+  }
+
+  // False, and nothing is done, if the plan has too many pieces for an argument.
+  bool put_small(const PlanShape& shape, unsigned grid) {
+    const PlanCut cut = cut_plan(shape, kPlainPartBytes);
+    PieceSource source(runs_, shape.longest, cut.longest_piece);
+    SmallCopyPlan plan;
+    plan.cut = cut.cut;
+    plan.cut.count = static_cast<uint32_t>(source.fill(plan.pieces, kSmallPieces));
+    if (!source.finished()) return false;
+    void* parameters[] = {&plan};
+    launch(plain_shape(kernels_.small()), plan.cut, grid, parameters);
+    return true;
+  }
+
+  void put_blocks(const PlanShape& shape, const KernelShape& kernel, unsigned grid) {
+    const PlanCut cut = cut_plan(shape, kernel.largest_part);
+    PieceSource source(runs_, shape.longest, cut.longest_piece);
+    for (size_t i = 0; !source.finished(); ++i) {
+      CopyCut part = cut.cut;
+      const size_t room = i == 0 ? DeviceLane::kFirstPieces : DeviceLane::kBlockPieces;
+      part.count = static_cast<uint32_t>(source.fill(lane_.plan_block(i), room));
+      uint64_t pieces = lane_.send_plan(i, part.count);
+      ++calls_;
+      void* parameters[] = {&pieces, &part};
+      launch(kernel, part, grid, parameters);
+    }
+  }
+
+  void launch(const KernelShape& kernel, const CopyCut& cut, unsigned grid, void** parameters) {
+    const uint64_t parts = uint64_t{cut.count} * cut.parts;
+    const uint64_t useful = (parts + kernel.parts_a_block - 1) / kernel.parts_a_block;
+    const auto blocks = static_cast<unsigned>(std::min<uint64_t>(grid, useful));
+    api_.launch(device_, {kernel.function, blocks, kernel.threads, kernel.shared_bytes, parameters},
+                lane_.stream());
+    ++calls_;
+    descriptors_ += cut.count;
+  }
+
+  void put_batches() {
+    const size_t most = std::min(api_.max_batch(), kMostDescriptors);
+    std::vector<uint64_t> dst, src, nbytes;
+    for (size_t first = 0; first < runs_.size(); first += most) {
+      const auto part = runs_.subspan(first, std::min(most, runs_.size() - first));
+      dst.clear(), src.clear(), nbytes.clear();
+      for (const Run& run : part) {
+        dst.push_back(run.dst), src.push_back(run.src), nbytes.push_back(run.nbytes);
+      }
+      api_.copy_batch_async(device_, dst, src, nbytes, direction_, lane_.stream());
+      ++calls_;
+    }
+    descriptors_ += runs_.size();
+  }
+
+  void put_each() {
+    for (const Run& run : runs_) api_.copy_async(device_, run.dst, run.src, run.nbytes, lane_.stream());
+    calls_ += runs_.size();
+    descriptors_ += runs_.size();
+  }
+
+  // Of one batched call: more gains nothing.
+  static constexpr size_t kMostDescriptors = 8192;
+
+  DeviceApi& api_;
+  int device_;
+  const Kernels& kernels_;
+  DeviceLane& lane_;
+  std::span<const Run> runs_;
+  CopyDirection direction_;
+  uint64_t descriptors_ = 0;
+  uint64_t calls_ = 0;
+};
+
+}  // namespace
+
+struct DeviceCopier::State {
+  State(std::shared_ptr<DeviceApi> runtime, int number, std::span<const std::byte> image,
+        const CopyThresholds& first_thresholds, unsigned lanes)
+      : api(std::move(runtime)),
+        device(number),
+        kernels(*api, number, image),
+        max_lanes(std::max(1u, lanes)),
+        thresholds(first_thresholds) {}
+
+  // A free lane, a new one, or the first that comes back.
+  DeviceLane* take_lane() {
+    std::unique_lock guard(mutex);
+    returned.wait(guard, [this] { return !free.empty() || taken < max_lanes; });
+    ++taken;
+    if (!free.empty()) {
+      DeviceLane* lane = free.back().release();
+      free.pop_back();
+      return lane;
+    }
+    guard.unlock();
+    try {
+      return new DeviceLane(*api, device);
+    } catch (...) {
+      give_back(nullptr);
+      throw;
+    }
+  }
+
+  // Null: a lane that is gone.
+  void give_back(std::unique_ptr<DeviceLane> lane) {
+    {
+      const std::lock_guard guard(mutex);
+      --taken;
+      if (lane != nullptr) free.push_back(std::move(lane));
+    }
+    returned.notify_one();
+  }
+
+  CopyThresholds current_thresholds() {
+    const std::lock_guard guard(mutex);
+    return thresholds;
+  }
+
+  void count(const Submission& done, size_t fragments, uint64_t bytes, CopyWay way, std::chrono::nanoseconds time) {
+    const std::lock_guard guard(mutex);
+    totals.fragments += fragments;
+    totals.descriptors += done.descriptors();
+    totals.calls += done.calls();
+    totals.bytes += bytes;
+    totals.submit_ns += static_cast<uint64_t>(time.count());
+    ++totals.by_way[static_cast<size_t>(way)];
+  }
+
+  CopyAbilities abilities() const {
+    return {kernels.plain() != nullptr, kernels.bulk() != nullptr, api->max_batch() != 0};
+  }
+
+  const std::shared_ptr<DeviceApi> api;
+  const int device;
+  const Kernels kernels;
+  const unsigned max_lanes;
+  std::mutex mutex;
+  std::condition_variable returned;
+  std::vector<std::unique_ptr<DeviceLane>> free;
+  unsigned taken = 0;
+  CopyThresholds thresholds;
+  DeviceCopyTotals totals;
+};
+
+DeviceCopier::DeviceCopier(std::shared_ptr<DeviceApi> api, int device, std::span<const std::byte> kernels,
+                           const CopyThresholds& thresholds, unsigned max_lanes)
+    : state_(std::make_unique<State>(std::move(api), device, kernels, thresholds, max_lanes)) {}
+
+DeviceCopier::~DeviceCopier() = default;
+
+DeviceCopier::Ticket DeviceCopier::submit(std::span<const Run> runs, size_t fragments, CopyDirection direction,
+                                          const CopyOrder& after, CopyWay way) {
+  if (runs.empty()) return {};
+  const PlanShape shape = shape_of(runs);
+  const CopyChoice choice = choose_way(shape, direction, state_->current_thresholds(), state_->abilities(), way);
+  std::unique_ptr<DeviceLane> lane(state_->take_lane());
+  try {
+    Submission submission(*state_->api, state_->device, state_->kernels, *lane, runs, direction);
+    const auto begin = Clock::now();
+    lane->order_after(after);
+    submission.put(shape, choice);
+    lane->mark_end(expected_time(shape.bytes));
+    state_->count(submission, fragments, shape.bytes, choice.way, Clock::now() - begin);
+  } catch (...) {
+    lane->drain();
+    lane.reset();
+    state_->give_back(nullptr);
+    throw;
+  }
+  return {this, lane.release()};
+}
+
+int DeviceCopier::device() const { return state_->device; }
+
+DeviceApi& DeviceCopier::api() { return *state_->api; }
+
+DeviceCopyTotals DeviceCopier::totals() const {
+  const std::lock_guard guard(state_->mutex);
+  return state_->totals;
+}
+
+CopyThresholds DeviceCopier::thresholds() const { return state_->current_thresholds(); }
+
+bool DeviceCopier::has_kernels() const { return state_->abilities().kernels; }
+
+bool DeviceCopier::has_bulk_kernel() const { return state_->abilities().bulk; }
+
+void DeviceCopier::set_thresholds(const CopyThresholds& thresholds) {
+  const std::lock_guard guard(state_->mutex);
+  state_->thresholds = thresholds;
+}
+
+DeviceCopier::Ticket::Ticket(Ticket&& other) noexcept
+    : copier_(std::exchange(other.copier_, nullptr)), lane_(std::exchange(other.lane_, nullptr)) {}
+
+DeviceCopier::Ticket& DeviceCopier::Ticket::operator=(Ticket&& other) noexcept {
+  std::swap(copier_, other.copier_);
+  std::swap(lane_, other.lane_);
+  return *this;
+}
+
+DeviceCopier::Ticket::~Ticket() {
+  end_quietly([this] { wait(); });
+}
+
+void DeviceCopier::Ticket::wait() {
+  if (lane_ == nullptr) return;
+  std::unique_ptr<DeviceLane> lane(std::exchange(lane_, nullptr));
+  State& state = *copier_->state_;
+  try {
+    lane->wait();
+  } catch (...) {
+    lane->drain();
+    lane.reset();
+    state.give_back(nullptr);
+    throw;
+  }
+  state.give_back(std::move(lane));
+}
+
+}  // namespace umbp

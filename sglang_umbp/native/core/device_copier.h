@@ -1,0 +1,103 @@
+// Copies runs between pinned host memory and the memory of one device: batched DMA, or a kernel that reads
+// or writes the pinned memory directly, chosen after coalescing by the size and number of the runs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "device_api.h"
+#include "planner.h"
+
+namespace umbp {
+
+// What must have happened on the device before a copy begins: the work that the caller has put into a
+// stream so far, or up to an event. Both null: nothing.
+struct CopyOrder {
+  StreamHandle stream = nullptr;
+  EventHandle event = nullptr;
+};
+
+class DeviceLane;
+
+enum class CopyWay : uint8_t { kAuto, kBatchedDma, kKernel, kBulkKernel, kPerFragmentDma };
+
+// Where the chooser changes its way, and the grids; measured once per device (see device_calibration.h).
+struct CopyThresholds {
+  // Blocks by mean bytes of a run: entry i of a table is for runs below kSteps[i].
+  static constexpr size_t kClasses = 4;
+  static constexpr uint64_t kSteps[kClasses] = {4096, 16384, 65536, UINT64_MAX};
+  using Grids = std::array<unsigned, kClasses>;
+
+  uint64_t dma_from_bytes = 1 << 20;  // mean bytes of a run from which batched DMA is used
+  // These are what was measured on an H200.
+  Grids h2d_grids{32, 32, 24, 24};  // of the plain kernel
+  Grids d2h_grids{8, 8, 8, 8};
+  Grids bulk_h2d_grids{8, 4, 4, 4};  // of the bulk kernel
+  Grids bulk_d2h_grids{8, 4, 4, 4};
+  std::array<bool, kClasses> bulk{};  // the bulk kernel instead of the plain one, where it can be
+  unsigned grid_cap = 0;              // a setting of the user's, for both kernels; 0: none
+};
+
+struct DeviceCopyTotals {
+  uint64_t fragments = 0;    // descriptors asked for
+  uint64_t descriptors = 0;  // descriptors submitted, after coalescing
+  uint64_t calls = 0;        // runtime calls (batches and launches)
+  uint64_t bytes = 0;
+  uint64_t submit_ns = 0;    // host time from the first to the last runtime call
+  uint64_t by_way[5] = {};   // copies by CopyWay
+};
+
+// Thread-safe: each copy under way has a lane of its own (stream, event, plan buffers); lanes are made as
+// they are needed, up to max_lanes, and a call waits for one when all are taken.
+class DeviceCopier {
+ public:
+  // kernels: the compiled image, empty: no kernel, DMA serves everything.
+  DeviceCopier(std::shared_ptr<DeviceApi> api, int device, std::span<const std::byte> kernels,
+               const CopyThresholds& thresholds, unsigned max_lanes = 8);
+  // Every ticket must have ended.
+  ~DeviceCopier();
+  DeviceCopier(const DeviceCopier&) = delete;
+  DeviceCopier& operator=(const DeviceCopier&) = delete;
+
+  // A copy under way. wait() returns when every byte is where it is to be (device memory, or host memory
+  // visible to this thread); throws DeviceError. Destruction waits, too: what a copy reads or writes may be
+  // let go after it. The runs need not outlive submit().
+  class Ticket {
+   public:
+    Ticket() = default;
+    Ticket(Ticket&&) noexcept;
+    Ticket& operator=(Ticket&&) noexcept;
+    ~Ticket();
+    void wait();
+
+   private:
+    friend class DeviceCopier;
+    Ticket(DeviceCopier* copier, DeviceLane* lane) : copier_(copier), lane_(lane) {}
+    DeviceCopier* copier_ = nullptr;
+    DeviceLane* lane_ = nullptr;
+  };
+
+  // Addresses are as the device sees them (the host side: the alias of registered memory) and are trusted.
+  // fragments: how many the runs were before coalescing (for the counters). An exception leaves no copy
+  // under way.
+  Ticket submit(std::span<const Run> runs, size_t fragments, CopyDirection direction, const CopyOrder& after,
+                CopyWay way = CopyWay::kAuto);
+
+  int device() const;
+  DeviceApi& api();
+  DeviceCopyTotals totals() const;
+  CopyThresholds thresholds() const;
+  void set_thresholds(const CopyThresholds& thresholds);
+  bool has_kernels() const;
+  bool has_bulk_kernel() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace umbp

@@ -1,0 +1,62 @@
+// What the copy kernels of sglang_umbp/device/kernels.cu are called, and their parameters. The source has its own
+// copy of the structures, because the run-time compiler sees that one file; tests compare the two.
+//
+// Every kernel copies the same way: a plan of `count` pieces, each cut into `parts` parts of part_bytes (the last ones
+// of a piece may be shorter or empty). Part number w of the plan, 0 <= w < count * parts, is bytes
+// [k * part_bytes, (k + 1) * part_bytes) of piece w / parts, where k = w % parts, as far as the piece reaches.
+// Which thread copies which part, and in what order, is open; a grid may be of any size.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "planner.h"
+
+namespace umbp {
+
+// Pieces have the layout of runs: a plan is copied as it is. Addresses are as the device sees them.
+using CopyPiece = Run;
+static_assert(sizeof(CopyPiece) == 24 && offsetof(CopyPiece, dst) == 8 && offsetof(CopyPiece, nbytes) == 16);
+
+// How a plan is cut. count * parts <= 2^32 - 2^20, so that a grid's stride does not wrap.
+struct CopyCut {
+  uint32_t count;
+  uint32_t parts;
+  uint32_t part_bytes;  // a multiple of kPartUnit
+  uint32_t reserved;    // 0
+};
+static_assert(sizeof(CopyCut) == 16);
+
+inline constexpr uint32_t kPartUnit = 128;
+inline constexpr uint64_t kMaxParts = UINT32_MAX - (uint64_t{1} << 20);
+
+// The whole plan as one argument, passed by value (kernel parameters of 4 KiB are allowed everywhere).
+inline constexpr size_t kSmallPieces = 160;
+struct SmallCopyPlan {
+  CopyCut cut;
+  CopyPiece pieces[kSmallPieces];
+};
+static_assert(sizeof(SmallCopyPlan) == 3856);
+
+// umbp_copy_small(SmallCopyPlan plan): blocks of kPlainThreads. Any alignment and size.
+inline constexpr const char* kSmallKernel = "umbp_copy_small";
+// umbp_copy_plain(const CopyPiece* pieces, CopyCut cut): the pieces are in device memory, or in pinned memory as the
+// device sees it. Blocks of kPlainThreads. Any alignment and size.
+inline constexpr const char* kPlainKernel = "umbp_copy_plain";
+inline constexpr unsigned kPlainThreads = 128;
+inline constexpr unsigned kPlainGroup = 32;  // threads that copy one part
+// Part size that keeps the loads of one warp in flight together: 4 of 16 bytes a thread.
+inline constexpr uint32_t kPlainPartBytes = 2048;
+
+// umbp_copy_bulk(const CopyPiece* pieces, CopyCut cut): bulk asynchronous copies through shared memory, from compute
+// capability 9.0. Blocks of kBulkThreads with kBulkSharedBytes of dynamic shared memory. Every address and size is a
+// multiple of kBulkAlignment, part_bytes at most kBulkPartBytes.
+inline constexpr const char* kBulkKernel = "umbp_copy_bulk";
+inline constexpr int kBulkFromMajor = 9;     // the compute capability from which the image has it
+inline constexpr unsigned kBulkThreads = 32;  // each copies parts of its own
+inline constexpr uint32_t kBulkPartBytes = 3456;
+inline constexpr unsigned kBulkStages = 2;  // a thread
+inline constexpr unsigned kBulkSharedBytes = kBulkThreads * kBulkStages * kBulkPartBytes;
+inline constexpr uint64_t kBulkAlignment = 16;
+
+}  // namespace umbp

@@ -1,0 +1,315 @@
+// DeviceCopier on a runtime inside the program where nothing happens before somebody waits for it: bytes of random
+// plans by every way, order, failures of every call, lanes, cuts, and what the chooser chooses.
+//
+//   device_copier_checks PLANS SEED
+//
+// Exits with 1 at the first difference; prints what it did as pairs of names and integers.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "device_calibration.h"
+#include "device_chooser.h"
+#include "device_copier.h"
+#include "device_pieces.h"
+#include "queued_device.h"
+
+namespace umbp {
+namespace {
+
+using Bytes = std::vector<unsigned char>;
+constexpr CopyWay kWays[] = {CopyWay::kAuto, CopyWay::kBatchedDma, CopyWay::kKernel, CopyWay::kBulkKernel,
+                             CopyWay::kPerFragmentDma};
+constexpr CopyDirection kDirections[] = {CopyDirection::kHostToDevice, CopyDirection::kDeviceToHost,
+                                         CopyDirection::kDeviceToDevice};
+const std::byte kImage[4] = {};
+
+void expect(bool right, const char* what) {
+  if (right) return;
+  std::printf("differs: %s\n", what);
+  std::exit(1);
+}
+
+uint64_t at(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
+
+std::unique_ptr<DeviceCopier> make(const std::shared_ptr<QueuedDevice>& device, unsigned lanes = 8,
+                                   std::span<const std::byte> image = kImage) {
+  return std::make_unique<DeviceCopier>(device, 0, image, CopyThresholds{}, lanes);
+}
+
+struct Scene {
+  Bytes from, to, wanted;
+  std::vector<Run> runs;
+  uint64_t bytes = 0;
+};
+
+class Scenes {
+ public:
+  explicit Scenes(uint64_t seed) : random_(seed) {}
+  uint64_t below(uint64_t n) { return random_() % n; }
+
+  Scene one(size_t count, uint64_t longest, uint64_t unit) {
+    Scene scene;
+    uint64_t src = 64, dst = 64;
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t long_one = below(16) == 0 ? longest * 20 : longest;
+      const uint64_t nbytes = (1 + below(long_one)) * unit;
+      scene.runs.push_back({src, dst, nbytes});
+      src += nbytes + below(3) * unit;
+      dst += nbytes + below(3) * unit;
+      scene.bytes += nbytes;
+    }
+    scene.from.resize(src + 64);
+    for (unsigned char& byte : scene.from) byte = static_cast<unsigned char>(random_());
+    scene.to.assign(dst + 64, 0xA5);
+    scene.wanted = scene.to;
+    for (Run& run : scene.runs) {
+      std::memcpy(scene.wanted.data() + run.dst, scene.from.data() + run.src, run.nbytes);
+      run.src += at(scene.from.data()), run.dst += at(scene.to.data());
+    }
+    std::shuffle(scene.runs.begin(), scene.runs.end(), random_);
+    return scene;
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+void check_random_plans(uint64_t plans, Scenes& scenes, uint64_t* bytes) {
+  for (uint64_t i = 0; i < plans; ++i) {
+    auto device = std::make_shared<QueuedDevice>();
+    device->most_descriptors = scenes.below(4) == 0 ? 0 : 1 + scenes.below(50);
+    device->compute_major = 8 + static_cast<int>(scenes.below(2));
+    const auto image = std::span<const std::byte>(kImage, scenes.below(4) == 0 ? 0 : 4);
+    const auto copier = make(device, 8, image);
+    const size_t count = 1 + scenes.below(scenes.below(8) == 0 ? 6000 : 300);
+    Scene scene = scenes.one(count, 1 + scenes.below(300), scenes.below(2) == 0 ? 1 : 16);
+    const CopyWay way = kWays[scenes.below(std::size(kWays))];
+    auto ticket = copier->submit(scene.runs, count + 5, kDirections[scenes.below(3)], {}, way);
+    std::vector<Run>().swap(scene.runs);
+    expect(scene.to != scene.wanted, "copied before anybody waited");
+    ticket.wait();
+    expect(scene.to == scene.wanted, "the bytes of a random plan");
+    const DeviceCopyTotals totals = copier->totals();
+    expect(totals.fragments == count + 5 && totals.bytes == scene.bytes && totals.descriptors >= count, "the totals");
+    expect(totals.by_way[0] == 0, "a way that is counted");
+    *bytes += scene.bytes;
+  }
+}
+
+// More pieces than the first launches take, and one run that is split into more than all others together.
+void check_large_plans(Scenes& scenes) {
+  for (const CopyWay way : {CopyWay::kKernel, CopyWay::kBulkKernel, CopyWay::kBatchedDma}) {
+    auto device = std::make_shared<QueuedDevice>();
+    const auto copier = make(device);
+    Scene scene = scenes.one(45000, 4, 16);
+    copier->submit(scene.runs, scene.runs.size(), CopyDirection::kHostToDevice, {}, way).wait();
+    expect(scene.to == scene.wanted, "the bytes of a large plan");
+    const DeviceCopyTotals totals = copier->totals();
+    expect(totals.calls == (way == CopyWay::kBatchedDma ? 6u : 8u), "the calls of a large plan");
+    Bytes from(3 << 20, 7), to(3 << 20, 1);
+    std::vector<Run> runs{{at(from.data()), at(to.data()), 2 << 20}};
+    for (uint64_t i = 0; i < 200; ++i) {
+      const uint64_t offset = (2 << 20) + i * 32;
+      runs.push_back({at(from.data()) + offset, at(to.data()) + offset, 32});
+    }
+    copier->submit(runs, runs.size(), CopyDirection::kHostToDevice, {}, way).wait();
+    for (size_t i = 0; i < to.size(); ++i) {
+      expect(to[i] == (i < (2 << 20) + 200 * 32 ? 7 : 1), "a long run among short ones");
+    }
+  }
+}
+
+void check_order() {
+  auto device = std::make_shared<QueuedDevice>();
+  const auto copier = make(device);
+  const StreamHandle stream = device->create_stream(0, false);
+  const EventHandle event = device->create_event(0);
+  for (const bool by_event : {false, true}) {
+    Bytes from(64, 1), to(64, 0);
+    device->put(stream, [&] { std::fill(from.begin(), from.end(), 2); });
+    CopyOrder after{stream, nullptr};
+    if (by_event) {
+      device->record_event(0, event, stream);
+      after = {nullptr, event};
+    }
+    const std::vector<Run> runs{{at(from.data()), at(to.data()), 64}};
+    copier->submit(runs, 1, CopyDirection::kDeviceToHost, after).wait();
+    expect(to == Bytes(64, 2), "the caller's work comes first");
+  }
+  {
+    Bytes from(64, 3), to(64, 0);
+    const std::vector<Run> runs{{at(from.data()), at(to.data()), 64}};
+    { const auto ticket = copier->submit(runs, 1, CopyDirection::kDeviceToHost, {}); }
+    expect(to == Bytes(64, 3), "a ticket waits when it goes");
+    DeviceCopier::Ticket kept;
+    std::fill(from.begin(), from.end(), 4);
+    {
+      auto moved = copier->submit(runs, 1, CopyDirection::kDeviceToHost, {});
+      kept = std::move(moved);
+    }
+    expect(to == Bytes(64, 3), "a ticket that was moved waits later");
+    kept.wait();
+    kept.wait();
+    expect(to == Bytes(64, 4), "a ticket that was moved");
+  }
+  // An end that asking does not bring: the lane blocks.
+  device->questions = UINT32_MAX;
+  Bytes from(64, 5), to(64, 0);
+  copier->submit(std::vector<Run>{{at(from.data()), at(to.data()), 64}}, 1, CopyDirection::kDeviceToHost, {}).wait();
+  expect(to == Bytes(64, 5), "a copy that takes longer than expected");
+  device->destroy_event(0, event);
+  device->destroy_stream(0, stream);
+}
+
+// Every call fails once: the copy throws or is right, the only lane is not lost, and nothing stays behind.
+uint64_t check_failures(Scenes& scenes) {
+  uint64_t failures = 0;
+  for (const CopyWay way : {CopyWay::kBatchedDma, CopyWay::kKernel, CopyWay::kBulkKernel, CopyWay::kPerFragmentDma}) {
+    for (int call = 0;; ++call) {
+      auto device = std::make_shared<QueuedDevice>();
+      device->most_descriptors = 100;
+      device->fails_at = call;
+      bool failed = false;
+      Scene scene = scenes.one(250, 20, 16);
+      try {
+        const auto copier = make(device, 1);
+        try {
+          copier->submit(scene.runs, 250, CopyDirection::kHostToDevice, {}, way).wait();
+          expect(scene.to == scene.wanted, "bytes where no call failed");
+        } catch (const DeviceError&) {
+          failed = true;
+          scene.runs.pop_back();
+          copier->submit(scene.runs, 249, CopyDirection::kHostToDevice, {}, way).wait();
+        }
+      } catch (const DeviceError&) {
+        failed = true;  // the constructor
+      }
+      expect(device->alive() == 0, "something stays behind after a failure");
+      if (device->fails_at >= 0) break;  // fewer calls than that
+      if (failed) ++failures;
+    }
+  }
+  return failures;
+}
+
+void check_threads() {
+  auto device = std::make_shared<QueuedDevice>();
+  const auto copier = make(device, 3);
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      Scenes scenes(t);
+      for (int i = 0; i < 40; ++i) {
+        Scene scene = scenes.one(1 + scenes.below(300), 50, 16);
+        const CopyWay way = kWays[scenes.below(std::size(kWays))];
+        copier->submit(scene.runs, 1, CopyDirection::kHostToDevice, {}, way).wait();
+        expect(scene.to == scene.wanted, "bytes of one thread among others");
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  expect(copier->totals().fragments == 240, "copies of all threads");
+  const auto log = device->log();
+  expect(std::count(log.begin(), log.end(), "create_stream") <= 3, "more lanes than allowed");
+}
+
+void check_chooser() {
+  CopyThresholds thresholds;
+  thresholds.dma_from_bytes = 100000;
+  thresholds.h2d_grids = {11, 12, 13, 14}, thresholds.d2h_grids = {21, 22, 23, 24};
+  thresholds.bulk_h2d_grids = {1, 2, 3, 4}, thresholds.bulk_d2h_grids = {5, 6, 7, 8};
+  thresholds.bulk[1] = true;
+  const CopyAbilities all{true, true, true};
+  const auto choose = [&](uint64_t mean, CopyDirection direction, CopyWay way = CopyWay::kAuto,
+                          CopyAbilities abilities = {true, true, true}, bool aligned = true) {
+    return choose_way({1000, mean * 1000, mean, aligned}, direction, thresholds, abilities, way);
+  };
+  const auto is = [](CopyChoice choice, CopyWay way, unsigned grid) { return choice.way == way && choice.grid == grid; };
+  const auto in = CopyDirection::kHostToDevice, out = CopyDirection::kDeviceToHost,
+             within = CopyDirection::kDeviceToDevice;
+  expect(is(choose(4095, in), CopyWay::kKernel, 11), "below the first step");
+  expect(is(choose(4096, in), CopyWay::kBulkKernel, 2), "the first step");
+  expect(is(choose(4096, in, CopyWay::kAuto, all, false), CopyWay::kKernel, 12), "not aligned");
+  expect(is(choose(4096, in, CopyWay::kAuto, {true, false, true}), CopyWay::kKernel, 12), "no bulk copies");
+  expect(is(choose(16384, out), CopyWay::kKernel, 23), "outward");
+  expect(is(choose(99999, out), CopyWay::kKernel, 24), "just below DMA");
+  expect(is(choose(100000, out), CopyWay::kBatchedDma, 0), "DMA");
+  expect(is(choose(100000, within), CopyWay::kKernel, 14), "no DMA within a device");
+  expect(is(choose(100, in, CopyWay::kAuto, {false, false, true}), CopyWay::kBatchedDma, 0), "no kernels");
+  expect(is(choose(100, in, CopyWay::kAuto, {false, false, false}), CopyWay::kPerFragmentDma, 0), "nothing but DMA");
+  expect(is(choose(100, within, CopyWay::kBatchedDma), CopyWay::kPerFragmentDma, 0), "asked for within a device");
+  expect(is(choose(100, in, CopyWay::kBulkKernel), CopyWay::kBulkKernel, 1), "asked for");
+  expect(is(choose(4096, out), CopyWay::kBulkKernel, 6), "bulk copies outward");
+  expect(is(choose_way({160, 160 * 4096, 4096, true}, in, thresholds, all, CopyWay::kAuto), CopyWay::kKernel, 12),
+         "a plan in the launch");
+  expect(is(choose_way({161, 161 * 4096, 4096, true}, in, thresholds, all, CopyWay::kAuto), CopyWay::kBulkKernel, 2),
+         "a plan in memory");
+  thresholds.grid_cap = 5;
+  expect(is(choose(100, in), CopyWay::kKernel, 5), "capped");
+}
+
+void check_calibration() {
+  const GridTime times[] = {{8, 200}, {16, 130}, {32, 103}, {64, 100}, {96, 101}};
+  expect(fewest_blocks(times).grid == 32, "the fewest blocks that are hardly slower");
+  const GridTime noisy[] = {{64, 100}, {32, 100}, {16, 104.1}};
+  expect(fewest_blocks(noisy).grid == 32, "the fewest in any order");
+  auto device = std::make_shared<QueuedDevice>();
+  {
+    const auto copier = make(device);
+    CopyThresholds before = copier->thresholds();
+    before.grid_cap = 7;
+    copier->set_thresholds(before);
+    const CopyThresholds made = calibrate(*copier);
+    expect(made.grid_cap == 7 && copier->thresholds().grid_cap == 7, "the user's cap is kept");
+    expect(copier->thresholds().h2d_grids == before.h2d_grids, "the copier's own thresholds are kept");
+    for (const auto* grids : {&made.h2d_grids, &made.d2h_grids, &made.bulk_h2d_grids, &made.bulk_d2h_grids}) {
+      for (const unsigned grid : *grids) expect(grid > 0, "a grid was measured");
+    }
+  }
+  {
+    const auto copier = make(device, 1, {});
+    device->clear_log();
+    expect(calibrate(*copier).h2d_grids == CopyThresholds{}.h2d_grids && device->log().empty(), "no kernels");
+  }
+  expect(device->alive() == 0, "the memory of a calibration");
+}
+
+void check_cuts(Scenes& scenes) {
+  for (int i = 0; i < 20000; ++i) {
+    const uint64_t runs = 1 + scenes.below(1000000);
+    const uint64_t longest = scenes.below(2) == 0 ? 1 + scenes.below(100000) : UINT64_MAX >> scenes.below(40);
+    const uint64_t bytes = longest + (runs - 1) * std::min<uint64_t>(longest, 1 + scenes.below(5000));
+    if (bytes < longest) continue;
+    const uint32_t largest = scenes.below(2) == 0 ? kPlainPartBytes : kBulkPartBytes;
+    const PlanCut made = cut_plan({runs, bytes, longest, true}, largest);
+    expect(made.cut.part_bytes <= largest && made.cut.part_bytes % kPartUnit == 0 && made.cut.part_bytes > 0,
+           "the bytes of a part");
+    expect(uint64_t{made.cut.parts} * made.cut.part_bytes == made.longest_piece, "the parts of a piece");
+    expect(uint64_t{made.cut.parts} * 65536 <= kMaxParts + (uint64_t{1} << 20), "the parts of a plan");
+    if (runs == 1 && longest < 1000000) expect(made.longest_piece >= longest, "a single run is not split");
+  }
+}
+
+}  // namespace
+}  // namespace umbp
+
+int main(int, char** argv) {
+  const auto plans = std::strtoull(argv[1], nullptr, 10);
+  umbp::Scenes scenes(std::strtoull(argv[2], nullptr, 10));
+  uint64_t bytes = 0;
+  umbp::check_random_plans(plans, scenes, &bytes);
+  umbp::check_large_plans(scenes);
+  umbp::check_order();
+  const uint64_t failures = umbp::check_failures(scenes);
+  umbp::check_threads();
+  umbp::check_chooser();
+  umbp::check_calibration();
+  umbp::check_cuts(scenes);
+  std::printf("plans %llu bytes %llu failures %llu\n", plans, static_cast<unsigned long long>(bytes),
+              static_cast<unsigned long long>(failures));
+  return 0;
+}

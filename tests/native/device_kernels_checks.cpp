@@ -1,0 +1,155 @@
+// The source of the copy kernels as host code, one thread after the other: every alignment and size, and random plans
+// with random cuts and grids, against memcpy; its structures against those of device_kernels.h. Built with sanitizers,
+// a misaligned or stray access ends it.
+//
+//   device_kernels_checks PLANS SEED
+//
+// Exits with 1 at the first difference; prints what it did as pairs of names and integers. Bulk copies are not in it:
+// they are instructions of one architecture.
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "device_kernels.h"
+
+struct Index {
+  unsigned x;
+};
+static Index threadIdx, blockIdx, gridDim;
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(threads)
+#define __builtin_nontemporal_load(from) (*(from))
+#define __builtin_nontemporal_store(word, to) (*(to) = (word))
+namespace source {
+#include "../../sglang_umbp/device/kernels.cu"
+}
+
+namespace {
+
+using Bytes = std::vector<unsigned char>;
+constexpr unsigned char kSentinel = 0xA5;
+
+static_assert(sizeof(source::Piece) == sizeof(umbp::CopyPiece));
+static_assert(offsetof(source::Piece, src) == offsetof(umbp::CopyPiece, src));
+static_assert(offsetof(source::Piece, dst) == offsetof(umbp::CopyPiece, dst));
+static_assert(offsetof(source::Piece, nbytes) == offsetof(umbp::CopyPiece, nbytes));
+static_assert(sizeof(source::Cut) == sizeof(umbp::CopyCut));
+static_assert(offsetof(source::Cut, count) == offsetof(umbp::CopyCut, count));
+static_assert(offsetof(source::Cut, parts) == offsetof(umbp::CopyCut, parts));
+static_assert(offsetof(source::Cut, part_bytes) == offsetof(umbp::CopyCut, part_bytes));
+static_assert(sizeof(source::SmallPlan) == sizeof(umbp::SmallCopyPlan));
+static_assert(offsetof(source::SmallPlan, pieces) == offsetof(umbp::SmallCopyPlan, pieces));
+static_assert(UMBP_SMALL_PIECES == umbp::kSmallPieces);
+static_assert(UMBP_PLAIN_THREADS == umbp::kPlainThreads);
+static_assert(UMBP_GROUP == umbp::kPlainGroup);
+
+template <class Kernel>
+void run_blocks(unsigned grid, Kernel&& kernel) {
+  gridDim.x = grid;
+  for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) {
+    for (threadIdx.x = 0; threadIdx.x < UMBP_PLAIN_THREADS; ++threadIdx.x) kernel();
+  }
+}
+
+struct Plan {
+  std::vector<source::Piece> pieces;
+  source::Cut cut{};
+};
+
+void run_plan(const Plan& plan, unsigned grid, bool small) {
+  if (small) {
+    source::SmallPlan argument{};
+    argument.cut = plan.cut;
+    std::memcpy(argument.pieces, plan.pieces.data(), plan.pieces.size() * sizeof(source::Piece));
+    run_blocks(grid, [&] { source::umbp_copy_small(argument); });
+  } else {
+    run_blocks(grid, [&] { source::umbp_copy_plain(plan.pieces.data(), plan.cut); });
+  }
+}
+
+uint64_t address(const Bytes& bytes, size_t offset) { return reinterpret_cast<uint64_t>(bytes.data()) + offset; }
+
+void expect_equal(const Bytes& found, const Bytes& wanted, const char* what) {
+  if (found == wanted) return;
+  std::printf("differs: %s\n", what);
+  std::exit(1);
+}
+
+uint64_t every_alignment() {
+  uint64_t copies = 0;
+  Bytes from(512);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<unsigned char>(i * 37 + 11);
+  for (size_t s = 0; s < 16; ++s) {
+    for (size_t d = 0; d < 16; ++d) {
+      for (size_t n = 1; n < 80; ++n, ++copies) {
+        Bytes to(512, kSentinel), wanted = to;
+        std::memcpy(wanted.data() + d, from.data() + s, n);
+        Plan plan{{{address(from, s), address(to, d), n}}, {1, 1, 128, 0}};
+        run_plan(plan, 1, copies % 2 != 0);
+        expect_equal(to, wanted, "an alignment");
+      }
+    }
+  }
+  return copies;
+}
+
+class RandomPlans {
+ public:
+  explicit RandomPlans(uint64_t seed) : random_(seed) {}
+
+  void one() {
+    const bool small = below(2) == 0;
+    const size_t count = 1 + below(small ? UMBP_SMALL_PIECES : 400);
+    const uint64_t longest = 1 + below(below(8) == 0 ? 20000 : 600);
+    Bytes from, to, wanted;
+    std::vector<source::Piece> pieces(count);
+    size_t end = 0, src_end = 0;
+    for (source::Piece& piece : pieces) {
+      piece = {src_end + below(32), end + below(32), 1 + below(longest)};
+      src_end = piece.src + piece.nbytes;
+      end = piece.dst + piece.nbytes;
+    }
+    from.resize(src_end + 64);
+    for (unsigned char& byte : from) byte = static_cast<unsigned char>(random_());
+    to.assign(end + 64, kSentinel);
+    wanted = to;
+    uint64_t most = 0;
+    for (source::Piece& piece : pieces) {
+      std::memcpy(wanted.data() + piece.dst, from.data() + piece.src, piece.nbytes);
+      piece = {address(from, piece.src), address(to, piece.dst), piece.nbytes};
+      most = piece.nbytes > most ? piece.nbytes : most;
+    }
+    const auto part_bytes = static_cast<uint32_t>(umbp::kPartUnit * (1 + below(20)));
+    const auto parts = static_cast<uint32_t>((most + part_bytes - 1) / part_bytes + below(3));
+    run_plan({pieces, {static_cast<uint32_t>(count), parts, part_bytes, 0}}, 1 + below(12), small);
+    expect_equal(to, wanted, "a random plan");
+    bytes_ += end;
+  }
+
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  uint64_t below(uint64_t n) { return random_() % n; }
+
+  std::mt19937_64 random_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+int main(int, char** argv) {
+  const uint64_t plans = std::strtoull(argv[1], nullptr, 10);
+  RandomPlans random(std::strtoull(argv[2], nullptr, 10));
+  const uint64_t copies = every_alignment();
+  for (uint64_t i = 0; i < plans; ++i) random.one();
+  std::printf("alignments %llu plans %llu bytes %llu\n", static_cast<unsigned long long>(copies),
+              static_cast<unsigned long long>(plans), static_cast<unsigned long long>(random.bytes()));
+  return 0;
+}

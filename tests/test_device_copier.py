@@ -1,0 +1,110 @@
+"""The copier of device memory and its kernels' source, without a device: programs, and mistakes they must find."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from native_programs import COMMON_FLAGS, CORE, FLAGS, PROGRAMS, ROOT, program, program_with, run_program
+
+PLANS = 300
+KERNELS = ROOT / "sglang_umbp" / "device" / "kernels.cu"
+
+COPIER_PLANTS = {
+    "nobody waits for a copy": ("device_copier.cpp", "    lane->wait();\n", ""),
+    "a ticket goes without a wait": ("device_copier.cpp", "end_quietly([this] { wait(); });", ""),
+    "a copy before the caller's work": ("device_copier.cpp", "lane->order_after(after);", "(void)after;"),
+    "a failed copy is left under way": (
+        "device_copier.cpp",
+        "    lane->drain();\n    lane.reset();\n",
+        "    lane.reset();\n",
+    ),
+    "one plan for all launches": ("device_lane.cpp", "*blocks_[i]", "*blocks_[0]"),
+    "a batch beyond the runtime's limit": (
+        "device_copier.cpp",
+        "std::min(api_.max_batch(), kMostDescriptors)",
+        "kMostDescriptors",
+    ),
+    "a bulk kernel with the plain one's parts": (
+        "device_copier.cpp",
+        "kBulkThreads, kBulkPartBytes}",
+        "kBulkThreads, 4096}",
+    ),
+    "an argument for more than it holds": ("device_copier.cpp", "if (!source.finished()) return false;", ""),
+    "a stream that is not waited for": (
+        "device_lane.cpp",
+        "    api_.wait_event(device_, stream_.get(), before_.get());\n",
+        "",
+    ),
+    "an event that is not waited for": (
+        "device_lane.cpp",
+        "if (order.event != nullptr) api_.wait_event(device_, stream_.get(), order.event);",
+        "",
+    ),
+    "an end that is not waited for": ("device_lane.cpp", "      api_.synchronize_event(device_, end_.get());\n", ""),
+    "bulk copies of what is not aligned": ("device_chooser.cpp", "abilities.bulk && shape.aligned", "abilities.bulk"),
+    "parts that do not reach the end": ("device_chooser.cpp", "(longest + parts - 1) / parts", "longest / parts"),
+    "parts that are too large": (
+        "device_chooser.cpp",
+        "(longest + largest_part - 1) / largest_part",
+        "longest / largest_part + 1",
+    ),
+}
+"""What is altered, and into what."""
+
+KERNEL_PLANTS = {
+    "a last word": ("(part.nbytes - head) / sizeof(Word)", "(part.nbytes - head - 1) / sizeof(Word)"),
+    "words that are not aligned": ("(apart & 7) == 0", "(apart & 3) == 0"),
+    "a head that is longer than the part": ("below < part.nbytes ? below : part.nbytes", "below"),
+    "a part beyond its piece": ("rest < part_bytes ? static_cast<u32>(rest) : part_bytes", "part_bytes"),
+    "a part that is left out": ("w += stride;", "w += stride + 1;"),
+    "the next piece's bytes": (
+        "    if (w < total) piece = pieces[w / cut.parts];\n    copy_part(part, lane);",
+        "    if (w < total) piece = pieces[w / cut.parts];\n    copy_part(part_of(piece, 0, part.nbytes), lane);",
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", ["address", "thread"])
+def test_bytes_order_failures_lanes_and_choices_of_the_copier(variant):
+    assert "failures" in run_program(program("device_copier_checks", variant), PLANS, 1)
+
+
+@pytest.mark.parametrize("plant", COPIER_PLANTS)
+def test_a_mistake_in_the_copier_is_caught(plant: str, tmp_path: Path):
+    file, sound, altered = COPIER_PLANTS[plant]
+    source = (CORE / file).read_text()
+    assert sound in source, f"{file} has changed: plant the mistake anew"
+    binary = program_with("device_copier_checks", {file: source.replace(sound, altered)}, tmp_path)
+    done = subprocess.run([binary, str(PLANS), "1"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0, f"not caught: {done.stdout}"
+
+
+def test_the_kernels_copy_every_alignment_and_random_plans():
+    assert "plans" in run_program(program("device_kernels_checks", "address"), PLANS, 1)
+
+
+@pytest.mark.parametrize("plant", KERNEL_PLANTS)
+def test_a_mistake_in_the_kernels_is_caught(plant: str, tmp_path: Path):
+    sound, altered = KERNEL_PLANTS[plant]
+    source = KERNELS.read_text()
+    assert source.count(sound) == 1, "kernels.cu has changed: plant the mistake anew"
+    (tmp_path / "kernels.cu").write_text(source.replace(sound, altered))
+    binary = _kernel_checks_with(tmp_path)
+    done = subprocess.run([binary, str(PLANS), "1"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0, f"not caught: {done.stdout}"
+
+
+def _kernel_checks_with(folder: Path) -> Path:
+    """device_kernels_checks with the kernels.cu of a folder."""
+    program("device_kernels_checks", "address")  # skips where there is no compiler
+    included = '"../../sglang_umbp/device/kernels.cu"'
+    text = (PROGRAMS / "device_kernels_checks.cpp").read_text()
+    assert included in text
+    source = folder / "device_kernels_checks.cpp"
+    source.write_text(text.replace(included, '"kernels.cu"'))
+    binary = folder / "device_kernels_checks"
+    command = ["g++", *COMMON_FLAGS, *FLAGS["address"], f"-I{CORE}", str(source), "-o", str(binary)]
+    subprocess.run(command, check=True, timeout=240, capture_output=True)
+    return binary
