@@ -219,6 +219,32 @@ class DeviceApi:
     def launch(self, device: int, function: int, grid: int, block: int, shared_bytes: int, parameters: Sequence[int], stream: int) -> None:
         """parameters: 64-bit integers, passed by value."""
 
+class PinnedMemory:
+    """
+    Host memory that devices may address, registered in chunks and counted; a door for tests. Thread-safe.
+    """
+
+    def __init__(self, api: DeviceApi, device: int, chunk_bytes: int = 1073741824) -> None: ...
+
+    def pin(self, base: int, nbytes: int, read_only: bool = False, page_bytes: int = 4096) -> None:
+        """
+        Pins the pages of a range; what is pinned already is counted once more. Raises DeviceError (nothing of this call
+        stays pinned) or RegionError.
+        """
+
+    def unpin(self, base: int, nbytes: int) -> None:
+        """
+        Undoes one pin of the same range. Raises RegionError: it is not pinned.
+        """
+
+    def at(self, address: int) -> tuple:
+        """
+        (nbytes, alias): how much from `address` on is one piece, and where devices see it; (0, 0).
+        """
+
+    @property
+    def pinned_bytes(self) -> int: ...
+
 def load_cuda(path: str) -> DeviceApi:
     """
     The CUDA driver in the shared library `path`. Raises DeviceError: it is not there, lacks a symbol (named), or has no device.
@@ -231,11 +257,14 @@ def load_hip(path: str) -> DeviceApi:
 
 class CopyThresholds:
     """
-    Where the copier changes its way, and blocks by mean bytes of a run: below 4096, 16384, 65536, and
-    more. Immutable.
+    Where the copier changes its way, and blocks of its kernels by mean bytes of a run: below 4096, 16384,
+    65536, and more. bulk: the bulk kernel instead of the plain one. Immutable.
     """
 
-    def __init__(self, *, dma_from_bytes: int, h2d_grids: Sequence[int], d2h_grids: Sequence[int], bulk: Sequence[bool], grid_cap: int = 0) -> None: ...
+    def __init__(self, *, dma_from_bytes: int = 1048576, h2d_grids: Sequence[int] = [32, 32, 24, 24], d2h_grids: Sequence[int] = [8, 8, 8, 8], bulk_h2d_grids: Sequence[int] = [8, 4, 4, 4], bulk_d2h_grids: Sequence[int] = [8, 4, 4, 4], bulk: Sequence[bool] = [False, False, False, False], grid_cap: int = 0) -> None: ...
+
+    def as_dict(self) -> dict:
+        """The arguments that make an equal one."""
 
 class DeviceCopier:
     """
@@ -258,7 +287,19 @@ class DeviceCopier:
     def totals(self) -> dict:
         """Counters of all copies so far, as a dict; by_way counts copies."""
 
-    def set_thresholds(self, thresholds: CopyThresholds) -> None: ...
+    def calibrate(self) -> CopyThresholds:
+        """
+        Thresholds measured in about 100 ms; the copier keeps its own. Nobody else may copy meanwhile. Raises DeviceError.
+        """
+
+    @property
+    def thresholds(self) -> CopyThresholds: ...
+
+    @thresholds.setter
+    def thresholds(self, arg: CopyThresholds, /) -> None: ...
+
+    @property
+    def has_kernels(self) -> bool: ...
 
     @property
     def device(self) -> int: ...

@@ -15,14 +15,22 @@ COPIER_PLANTS = {
     "nobody waits for a copy": ("device_copier.cpp", "    lane->wait();\n", ""),
     "a ticket goes without a wait": ("device_copier.cpp", "end_quietly([this] { wait(); });", ""),
     "a copy before the caller's work": ("device_copier.cpp", "lane->order_after(after);", "(void)after;"),
-    "a failed copy is left under way": ("device_copier.cpp", "    lane->drain();\n    lane.reset();\n", "    lane.reset();\n"),
-    "one plan for all launches": ("device_copier.cpp", "lane_.plan_block(i)", "lane_.plan_block(0)"),
+    "a failed copy is left under way": (
+        "device_copier.cpp",
+        "    lane->drain();\n    lane.reset();\n",
+        "    lane.reset();\n",
+    ),
+    "one plan for all launches": ("device_lane.cpp", "*blocks_[i]", "*blocks_[0]"),
     "a batch beyond the runtime's limit": (
         "device_copier.cpp",
         "std::min(api_.max_batch(), kMostDescriptors)",
         "kMostDescriptors",
     ),
-    "a bulk kernel with the plain one's parts": ("device_copier.cpp", "kBulkThreads, kBulkPartBytes}", "kBulkThreads, 4096}"),
+    "a bulk kernel with the plain one's parts": (
+        "device_copier.cpp",
+        "kBulkThreads, kBulkPartBytes}",
+        "kBulkThreads, 4096}",
+    ),
     "an argument for more than it holds": ("device_copier.cpp", "if (!source.finished()) return false;", ""),
     "a stream that is not waited for": (
         "device_lane.cpp",
@@ -37,7 +45,11 @@ COPIER_PLANTS = {
     "an end that is not waited for": ("device_lane.cpp", "      api_.synchronize_event(device_, end_.get());\n", ""),
     "bulk copies of what is not aligned": ("device_chooser.cpp", "abilities.bulk && shape.aligned", "abilities.bulk"),
     "parts that do not reach the end": ("device_chooser.cpp", "(longest + parts - 1) / parts", "longest / parts"),
-    "parts that are too large": ("device_chooser.cpp", "(longest + largest_part - 1) / largest_part", "longest / largest_part + 1"),
+    "parts that are too large": (
+        "device_chooser.cpp",
+        "(longest + largest_part - 1) / largest_part",
+        "longest / largest_part + 1",
+    ),
 }
 """What is altered, and into what."""
 

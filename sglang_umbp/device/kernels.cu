@@ -165,10 +165,10 @@ extern "C" __global__ void __launch_bounds__(UMBP_PLAIN_THREADS)
 // next ones are on their way into the others.
 #define UMBP_BULK_THREADS 32
 #ifndef UMBP_BULK_STAGES
-#define UMBP_BULK_STAGES 3
+#define UMBP_BULK_STAGES 2
 #endif
 #ifndef UMBP_BULK_PART
-#define UMBP_BULK_PART 2304
+#define UMBP_BULK_PART 3456
 #endif
 
 __device__ __forceinline__ u32 shared_address(const void* pointer) {

@@ -109,7 +109,7 @@ void check_large_plans(Scenes& scenes) {
     copier->submit(scene.runs, scene.runs.size(), CopyDirection::kHostToDevice, {}, way).wait();
     expect(scene.to == scene.wanted, "the bytes of a large plan");
     const DeviceCopyTotals totals = copier->totals();
-    expect(totals.calls == (way == CopyWay::kBatchedDma ? 6u : 4u), "the calls of a large plan");
+    expect(totals.calls == (way == CopyWay::kBatchedDma ? 6u : 8u), "the calls of a large plan");
     Bytes from(3 << 20, 7), to(3 << 20, 1);
     std::vector<Run> runs{{at(from.data()), at(to.data()), 2 << 20}};
     for (uint64_t i = 0; i < 200; ++i) {

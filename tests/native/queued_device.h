@@ -23,7 +23,7 @@ class QueuedDevice : public DeviceApi {
  public:
   size_t most_descriptors = 8192;
   int compute_major = 9;
-  unsigned questions = 3;  // how often an event is asked for before it is done
+  unsigned questions = 3;  // how often a stream or an event is asked for before it is done
   int fails_at = -1;       // the number of the call that throws, counted down
 
   // What is alive, and streams that went with work in them; 0 when everything was waited for and given back.
@@ -65,7 +65,7 @@ class QueuedDevice : public DeviceApi {
     return address;
   }
   void free_device(int, uint64_t address) override {
-    const auto guard = enter("free_device");
+    const std::lock_guard guard(lock_);
     device_.erase(address);
   }
   void* allocate_pinned(int, uint64_t nbytes, uint64_t* alias) override {
@@ -98,8 +98,12 @@ class QueuedDevice : public DeviceApi {
     at(stream).run_all();
   }
   bool is_stream_done(int, StreamHandle stream) override {
-    const auto guard = enter("is_stream_done");
-    return at(stream).queue.empty();
+    const auto guard = enter("is_stream_done", false);
+    Stream& asked = at(stream);
+    if (++asked.asked < questions) return false;
+    asked.asked = 0;
+    asked.run_all();
+    return true;
   }
   EventHandle create_event(int) override {
     const auto guard = enter("create_event");
@@ -187,6 +191,7 @@ class QueuedDevice : public DeviceApi {
   struct Stream {
     std::deque<std::function<void()>> queue;
     uint64_t done = 0;
+    unsigned asked = 0;
 
     void run_to(uint64_t position) {
       while (done < position && !queue.empty()) {

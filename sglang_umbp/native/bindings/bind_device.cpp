@@ -11,6 +11,7 @@
 
 #include "arrays.h"
 #include "device_api.h"
+#include "pinned_memory.h"
 #include "released_gil.h"
 
 namespace nb = nanobind;
@@ -163,6 +164,28 @@ void bind_work(nb::class_<DeviceApi>& api) {
            "stream"_a, "parameters: 64-bit integers, passed by value.");
 }
 
+void bind_pinned(nb::module_& m) {
+  nb::class_<PinnedMemory>(m, "PinnedMemory",
+                           "Host memory that devices may address, registered in chunks and counted; a door for tests. "
+                           "Thread-safe.")
+      .def(nb::init<std::shared_ptr<DeviceApi>, int, uint64_t>(), "api"_a, "device"_a,
+           "chunk_bytes"_a = PinnedMemory::kChunkBytes)
+      .def("pin", &PinnedMemory::pin, "base"_a, "nbytes"_a, "read_only"_a = false, "page_bytes"_a = 4096,
+           nb::call_guard<ReleasedGil>(),
+           "Pins the pages of a range; what is pinned already is counted once more. Raises DeviceError (nothing of this "
+           "call\nstays pinned) or RegionError.")
+      .def("unpin", &PinnedMemory::unpin, "base"_a, "nbytes"_a, nb::call_guard<ReleasedGil>(),
+           "Undoes one pin of the same range. Raises RegionError: it is not pinned.")
+      .def(
+          "at",
+          [](const PinnedMemory& self, uint64_t address) {
+            const PinnedMemory::Piece piece = self.at(address);
+            return nb::make_tuple(piece.nbytes, piece.alias);
+          },
+          "address"_a, "(nbytes, alias): how much from `address` on is one piece, and where devices see it; (0, 0).")
+      .def_prop_ro("pinned_bytes", &PinnedMemory::pinned_bytes);
+}
+
 }  // namespace
 
 void bind_device(nb::module_& m) {
@@ -177,6 +200,7 @@ void bind_device(nb::module_& m) {
   bind_memory(api);
   bind_streams(api);
   bind_work(api);
+  bind_pinned(m);
   m.def("load_cuda", &open_cuda, "path"_a,
         "The CUDA driver in the shared library `path`. Raises DeviceError: it is not there, lacks a symbol (named), or "
         "has no device.");

@@ -132,11 +132,11 @@ class Submission {
     const PlanCut cut = cut_plan(shape, kernel.largest_part);
     PieceSource source(runs_, shape.longest, cut.longest_piece);
     for (size_t i = 0; !source.finished(); ++i) {
-      const DeviceLane::PlanBlock block = lane_.plan_block(i);
       CopyCut part = cut.cut;
       const size_t room = i == 0 ? DeviceLane::kFirstPieces : DeviceLane::kBlockPieces;
-      part.count = static_cast<uint32_t>(source.fill(block.pieces, room));
-      uint64_t pieces = block.alias;
+      part.count = static_cast<uint32_t>(source.fill(lane_.plan_block(i), room));
+      uint64_t pieces = lane_.send_plan(i, part.count);
+      ++calls_;
       void* parameters[] = {&pieces, &part};
       launch(kernel, part, grid, parameters);
     }

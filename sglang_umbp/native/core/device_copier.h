@@ -33,10 +33,11 @@ struct CopyThresholds {
   using Grids = std::array<unsigned, kClasses>;
 
   uint64_t dma_from_bytes = 1 << 20;  // mean bytes of a run from which batched DMA is used
-  Grids h2d_grids{64, 64, 64, 32};    // of the plain kernel
-  Grids d2h_grids{64, 64, 64, 32};
-  Grids bulk_h2d_grids{16, 8, 8, 8};  // of the bulk kernel
-  Grids bulk_d2h_grids{16, 8, 8, 8};
+  // These are what was measured on an H200.
+  Grids h2d_grids{32, 32, 24, 24};  // of the plain kernel
+  Grids d2h_grids{8, 8, 8, 8};
+  Grids bulk_h2d_grids{8, 4, 4, 4};  // of the bulk kernel
+  Grids bulk_d2h_grids{8, 4, 4, 4};
   std::array<bool, kClasses> bulk{};  // the bulk kernel instead of the plain one, where it can be
   unsigned grid_cap = 0;              // a setting of the user's, for both kernels; 0: none
 };

@@ -1,4 +1,4 @@
-// Streams, events and pinned memory that end with their owner.
+// Streams, events, pinned and device memory that end with their owner.
 #pragma once
 
 #include <cstdint>
@@ -70,6 +70,24 @@ class PinnedBlock {
   DeviceApi& api_;
   uint64_t alias_ = 0;
   void* memory_;
+};
+
+class DeviceBlock {
+ public:
+  DeviceBlock(DeviceApi& api, int device, uint64_t nbytes)
+      : api_(api), device_(device), address_(api.allocate_device(device, nbytes)) {}
+  ~DeviceBlock() {
+    end_quietly([this] { api_.free_device(device_, address_); });
+  }
+  DeviceBlock(const DeviceBlock&) = delete;
+  DeviceBlock& operator=(const DeviceBlock&) = delete;
+
+  uint64_t address() const { return address_; }
+
+ private:
+  DeviceApi& api_;
+  int device_;
+  uint64_t address_;
 };
 
 }  // namespace umbp

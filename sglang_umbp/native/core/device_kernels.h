@@ -54,8 +54,8 @@ inline constexpr uint32_t kPlainPartBytes = 2048;
 inline constexpr const char* kBulkKernel = "umbp_copy_bulk";
 inline constexpr int kBulkFromMajor = 9;     // the compute capability from which the image has it
 inline constexpr unsigned kBulkThreads = 32;  // each copies parts of its own
-inline constexpr uint32_t kBulkPartBytes = 2304;
-inline constexpr unsigned kBulkStages = 3;  // a thread
+inline constexpr uint32_t kBulkPartBytes = 3456;
+inline constexpr unsigned kBulkStages = 2;  // a thread
 inline constexpr unsigned kBulkSharedBytes = kBulkThreads * kBulkStages * kBulkPartBytes;
 inline constexpr uint64_t kBulkAlignment = 16;
 

@@ -1,5 +1,6 @@
 #include "device_lane.h"
 
+#include <algorithm>
 #include <thread>
 
 namespace umbp {
@@ -34,24 +35,24 @@ void DeviceLane::order_after(const CopyOrder& order) {
   if (order.event != nullptr) api_.wait_event(device_, stream_.get(), order.event);
 }
 
-DeviceLane::PlanBlock DeviceLane::plan_block(size_t i) {
-  while (blocks_.size() <= i) {
-    blocks_.push_back(std::make_unique<PinnedBlock>(api_, device_, kBlockPieces * sizeof(CopyPiece)));
-  }
-  return {static_cast<CopyPiece*>(blocks_[i]->memory()), blocks_[i]->alias()};
+CopyPiece* DeviceLane::plan_block(size_t i) {
+  while (blocks_.size() <= i) blocks_.push_back(std::make_unique<PlanBlock>(api_, device_));
+  return static_cast<CopyPiece*>(blocks_[i]->pinned.memory());
 }
 
-void DeviceLane::mark_end(std::chrono::nanoseconds expected) {
-  api_.record_event(device_, end_.get(), stream_.get());
-  due_ = Clock::now() + expected;
+uint64_t DeviceLane::send_plan(size_t i, size_t n) {
+  const PlanBlock& block = *blocks_[i];
+  api_.copy_async(device_, block.sent.address(), block.pinned.alias(), n * sizeof(CopyPiece), stream_.get());
+  return block.sent.address();
 }
 
 void DeviceLane::wait() {
   const auto first = Clock::now();
   if (due_ - first > kAsking + kSleepError) std::this_thread::sleep_for(due_ - first - kAsking);
   const auto last = std::max(due_, Clock::now()) + kAsking;
-  while (!api_.is_event_done(device_, end_.get())) {
+  while (!api_.is_stream_done(device_, stream_.get())) {
     if (Clock::now() >= last) {
+      api_.record_event(device_, end_.get(), stream_.get());
       api_.synchronize_event(device_, end_.get());
       return;
     }

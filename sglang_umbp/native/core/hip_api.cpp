@@ -290,17 +290,22 @@ class HipApi final : public DeviceApi {
       throw DeviceError("hipMemcpyBatchAsync of " + std::to_string(dst.size()) + " copies, at most " +
                         std::to_string(kMaxBatch));
     enter(device, stream);
-    // Versions differ in whether they refuse attributes; what was refused once is tried the other way.
+    // Versions differ in whether they refuse attributes; until one way went well, what was refused is tried the other.
     const bool with = with_attributes_;
     const Result result = submit(dst, src, nbytes, with, stream);
-    if (result == kInvalidValue || result == kNotSupported) {
+    if (result == kSuccess) {
+      settled_ = true;
+      return;
+    }
+    if (!settled_ && (result == kInvalidValue || result == kNotSupported)) {
       hip_.last_error();
       if (submit(dst, src, nbytes, !with, stream) == kSuccess) {
         with_attributes_ = !with;
+        settled_ = true;
         return;
       }
     }
-    if (result != kSuccess) fail(result, "hipMemcpyBatchAsync of " + std::to_string(dst.size()) + " copies");
+    fail(result, "hipMemcpyBatchAsync of " + std::to_string(dst.size()) + " copies");
   }
 
   ModuleHandle load_module(int device, std::span<const std::byte> image) override {
@@ -391,6 +396,7 @@ class HipApi final : public DeviceApi {
   int devices_ = 0;
   int version_ = 0;
   std::atomic<bool> with_attributes_{false};
+  std::atomic<bool> settled_{false};
 };
 
 }  // namespace
