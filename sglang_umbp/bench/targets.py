@@ -120,6 +120,9 @@ class EmbeddedTarget:
         return Pool(settings).open()
 
     def _pool_settings(self) -> PoolSettings:
+        return PoolSettings.from_env(**self._overrides())
+
+    def _overrides(self) -> dict[str, Any]:
         overrides: dict[str, Any] = {
             "capacity_bytes": self._settings.capacity_nbytes,
             "copy_threads": self._settings.copy_threads,
@@ -136,7 +139,7 @@ class EmbeddedTarget:
             overrides["session_quota_bytes"] = self._settings.quota_nbytes
         if self._settings.memfd:
             overrides["memory"] = "memfd"
-        return PoolSettings.from_env(**overrides)
+        return overrides
 
     def close(self) -> None:
         for session in self._sessions:
