@@ -1,6 +1,6 @@
 """The native core of sglang_umbp."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import enum
 from typing import Annotated
 
@@ -650,7 +650,7 @@ class Pool:
 
     def pin_arena(self, device: int, writing: bool) -> int:
         """
-        Pins the map of the arena that devices read, or the one that they write to; the pinned bytes of it. Returns early
+        Pins the map of the arena that devices read, or the one that they write to; the bytes that this call pinned. Returns early
         when the pool closes or is lost. Raises DeviceError: what is not pinned by then goes through slabs.
         """
 

@@ -369,9 +369,7 @@ class Pool:
         nothing of it moves.
         """
         components, part = self._one(namespace)
-        return self.native.get_ranges(
-            components, part, keys, addresses, sizes, offsets, starts, status, stream, event
-        )
+        return self.native.get_ranges(components, part, keys, addresses, sizes, offsets, starts, status, stream, event)
 
     def exists(self, keys: Keys, *, namespace: Namespace | None = None) -> list[bool]:
         """Per key: whether the object is there; under a namespace, whether all components are."""

@@ -11,10 +11,19 @@ import pytest
 from device_rig import UNTOUCHED, DeviceRig, device_rig
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from node_rig import running, settings_for, short_directory
 from objects import pattern
 from waiting import wait_until
 
-from sglang_umbp import InvalidBatchError, Pool, RegionError, SettingsError, UnregisteredMemoryError
+from sglang_umbp import (
+    InvalidBatchError,
+    NodePool,
+    Pool,
+    PoolSettings,
+    RegionError,
+    SettingsError,
+    UnregisteredMemoryError,
+)
 from sglang_umbp.device import runtimes
 from sglang_umbp.errors import DeviceError
 
@@ -220,10 +229,36 @@ def test_a_forked_child_leaves_the_devices_alone(rig: DeviceRig) -> None:
         assert pool.get(["key"], [page.address], [SIZE]) == [True]
 
 
+@pytest.mark.parametrize("read_only_maps", [True, False], ids=["read_only_maps", "refused"])
+def test_a_client_of_the_node_server_puts_from_a_device_and_gets_into_one(read_only_maps: bool) -> None:
+    with device_rig(no_read_only=0 if read_only_maps else 1) as rig, short_directory() as folder:
+        page = rig.array(SIZE)
+        stream = rig.api.create_stream(0)
+        with running(settings_for(folder / "node.sock", 16, SIZE)):
+            settings = PoolSettings(standalone_address=f"unix:{folder / 'node.sock'}", device="cuda", deadline_s=30)
+            registered = rig.fake.registered()
+            with NodePool(settings) as pool:
+                pool.wait_until_connected(30)
+                pool.register_memory(page.address, SIZE)
+                for number in range(3):
+                    key = f"key{number}"
+                    page.fill(np.zeros(SIZE, np.uint8))
+                    rig.fake.queue_write(stream, page.address, pattern(key, SIZE))
+                    assert pool.put([key], [page.address], [SIZE], stream=stream) == [True]
+                    page.fill(np.zeros(SIZE, np.uint8))
+                    assert pool.get([key], [page.address], [SIZE]) == [True]
+                    assert np.array_equal(page.now(), pattern(key, SIZE))
+                    if number == 0:
+                        wait_until(lambda: pool.stats().devices.pinned_bytes > 0)
+                assert pool.stats().devices.bytes == 6 * SIZE
+            assert rig.fake.registered() == registered
+        rig.api.destroy_stream(0, stream)
+
+
 PIECES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 700), st.integers(0, 60)), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(PIECES, PIECES), min_size=1, max_size=4), st.booleans(), st.randoms(use_true_random=False))
 def test_any_cut_of_objects_over_three_places(objects, pin_arena, random) -> None:
     """Each object is put in one cut and read in another; a piece is (place, bytes, gap before it)."""

@@ -11,7 +11,6 @@ from native_programs import CORE, counts_in, program, program_with, run_program
 
 MAPPINGS = 10_000
 ROUNDS = 160
-NEIGHBOURS_APART = {"UMBP_FAKE_KNOBS": "separate_aliases=1"}
 PROGRAM_TIMEOUT_S = 240
 
 
@@ -51,8 +50,12 @@ PLANTED = {
         "copier.submit(pinned, fragments, way, after)",
         "copier.submit(pinned, fragments, way, CopyOrder{})",
     ),
-    "no_order_of_a_staged_copy": ("staged_copy.cpp", "CopyDirection::kDeviceToHost, after", "CopyDirection::kDeviceToHost, (static_cast<void>(after), CopyOrder{})"),
-    "no_order_of_the_host": ("pool_device.cpp", "devices()->await(after);", ""),
+    "no_order_of_a_staged_copy": (
+        "staged_copy.cpp",
+        "CopyDirection::kDeviceToHost, after",
+        "CopyDirection::kDeviceToHost, (static_cast<void>(after), CopyOrder{})",
+    ),
+    "no_order_of_the_host": ("pool_device.cpp", "devices()->await(after);", "static_cast<void>(after);"),
     "a_half_is_emptied_before_its_bytes_are_there": (
         "staged_copy.cpp",
         "  ticket.wait();\n  empty(",
@@ -62,11 +65,6 @@ PLANTED = {
         "staged_copy.cpp",
         "    empty(both.halves[(turn + 1) % 2]);\n",
         "",
-    ),
-    "runs_across_chunks": (
-        "device_moves.cpp",
-        "std::min(run.nbytes - done, piece.rest)",
-        "run.nbytes - done",
     ),
     "memory_nobody_registered_is_the_hosts": (
         "device_memory.cpp",

@@ -81,9 +81,7 @@ class _Pinning:
         self._devices = devices
 
     def __call__(self, device: int, writing: bool) -> None:
-        thread = threading.Thread(
-            target=_pin, args=(self._native, device, writing), name="umbp-pin-arena", daemon=True
-        )
+        thread = threading.Thread(target=_pin, args=(self._native, device, writing), name="umbp-pin-arena", daemon=True)
         self._devices.start(thread)
 
 
@@ -96,7 +94,9 @@ def _pin(pool: weakref.ref[_native.Pool], device: int, writing: bool) -> None:
     try:
         nbytes = native.pin_arena(device, writing)
     except DeviceError as error:
-        logger.warning("the arena could not be pinned; %s go through staging memory where it is not: %s", purpose, error)
+        logger.warning(
+            "the arena could not be pinned; %s go through staging memory where it is not: %s", purpose, error
+        )
     except UmbpError:
         return  # the pool was closed
     else:

@@ -114,7 +114,7 @@ METRICS = (
     Metric("umbp_device_bytes", "Bytes copied from or to device memory.", _one(lambda s: s.pool.devices.bytes)),
     Metric(
         "umbp_staged_bytes",
-        "Of these, through staging memory. Growing long after the start: the arena could not be pinned; look in the log.",
+        "Of these, through staging memory. Growing long after the start: the arena is not pinned; look in the log.",
         _one(lambda s: s.pool.devices.staged_bytes),
     ),
     Metric("umbp_capacity_bytes", "Payload that the pool can hold.", _one(lambda s: s.pool.capacity_bytes), "", True),

@@ -59,8 +59,8 @@ void bind_pool_devices(nb::module_& m) {
   nb::borrow<nb::class_<Pool>>(m.attr("Pool"))
       .def("use_devices", &use_devices, nb::arg("api"), nb::arg("make_copier"),
            nb::arg("arena_wanted") = nb::none(),
-           nb::sig("def use_devices(self, api: DeviceApi, make_copier: Callable[[int], DeviceCopier], "
-                   "arena_wanted: Callable[[int, bool], None] | None = None) -> None"),
+           nb::sig("def use_devices(self, api: DeviceApi, make_copier: collections.abc.Callable[[int], DeviceCopier], "
+                   "arena_wanted: collections.abc.Callable[[int, bool], None] | None = None) -> None"),
            "Batches may name device memory from now on. Raises UmbpError if the pool has a runtime already.\n\n"
            "make_copier(device) is called when memory of that device first comes up. "
            "arena_wanted(device, writing), once each:\n"
@@ -68,8 +68,8 @@ void bind_pool_devices(nb::module_& m) {
       .def_prop_ro("has_devices", &Pool::has_devices, "Whether it has a device runtime.")
       .def("pin_arena", &Pool::pin_arena, nb::arg("device"), nb::arg("writing"),
            nb::call_guard<ReleasedGil>(),
-           "Pins the map of the arena that devices read, or the one that they write to; the pinned "
-           "bytes of it. Returns early\n"
+           "Pins the map of the arena that devices read, or the one that they write to; the bytes "
+           "that this call pinned. Returns early\n"
            "when the pool closes or is lost. Raises DeviceError: what is not pinned by then goes "
            "through slabs.")
       .def("regions", &Pool::regions, "What is registered, ascending bases.");

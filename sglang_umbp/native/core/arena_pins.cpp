@@ -36,8 +36,10 @@ uint64_t ArenaPins::end_of(size_t chunk) const {
                   whole_pages(arena_bytes_));
 }
 
-void ArenaPins::pin(int device, std::byte* base, bool read_only,
-                    const std::function<bool()>& stop) {
+uint64_t ArenaPins::pin(int device, std::byte* base, bool read_only,
+                        const std::function<bool()>& stop) {
+  const std::lock_guard lock(mutex_);
+  uint64_t done = 0;
   if (base_ != nullptr && base_ != base) throw Error("the arena is pinned through another map");
   if (base_ == nullptr) {
     base_ = base;
@@ -45,16 +47,19 @@ void ArenaPins::pin(int device, std::byte* base, bool read_only,
   }
   for (size_t chunk = 0; chunk < aliases_.size() && begin_of(chunk) < arena_bytes_; ++chunk) {
     if (aliases_[chunk].load(std::memory_order_relaxed) != 0) continue;
-    if (stop()) return;
+    if (stop()) return done;
     const uint64_t begin = begin_of(chunk), nbytes = end_of(chunk) - begin;
     const uint64_t alias = api_->register_host(
         device, reinterpret_cast<uint64_t>(base_) + begin, nbytes, read_only);
     aliases_[chunk].store(alias, std::memory_order_release);
     pinned_bytes_.fetch_add(nbytes, std::memory_order_relaxed);
+    done += nbytes;
   }
+  return done;
 }
 
 void ArenaPins::unpin() noexcept {
+  const std::lock_guard lock(mutex_);
   for (size_t chunk = 0; chunk < aliases_.size(); ++chunk) {
     if (aliases_[chunk].exchange(0, std::memory_order_acq_rel) == 0) continue;
     try {

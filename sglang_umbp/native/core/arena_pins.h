@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "device_api.h"
@@ -14,7 +15,7 @@ namespace umbp {
 
 // Registers one map of the arena chunk by chunk from its start, so that copies use what is done while the
 // rest goes on. Chunks end at multiples of 2 MiB: no page, of whatever size, lies in two of them.
-// at() may be called from any thread at any time; pin() by one at a time.
+// Thread-safe: at() takes no lock, and two that pin take turns.
 class ArenaPins {
  public:
   // chunk_bytes: a multiple of 2 MiB.
@@ -24,8 +25,9 @@ class ArenaPins {
   ArenaPins& operator=(const ArenaPins&) = delete;
 
   // Pins the map at `base` until all is pinned or `stop` says so, which is asked before each chunk. What is
-  // pinned already stays. Throws DeviceError: the chunks before that one stay pinned.
-  void pin(int device, std::byte* base, bool read_only, const std::function<bool()>& stop);
+  // pinned already stays. Returns the bytes that this call pinned. Throws DeviceError: the chunks before that
+  // one stay pinned.
+  uint64_t pin(int device, std::byte* base, bool read_only, const std::function<bool()>& stop);
   // No device may be using it any more. The map must still be there.
   void unpin() noexcept;
 
@@ -58,6 +60,7 @@ class ArenaPins {
   std::shared_ptr<DeviceApi> api_;
   uint64_t arena_bytes_;
   uint64_t chunk_bytes_;
+  std::mutex mutex_;  // for pinning and unpinning
   std::byte* base_ = nullptr;
   std::atomic<uint64_t> lead_{kNoMap};  // bytes from a multiple of 2 MiB to the map's start
   std::vector<std::atomic<uint64_t>> aliases_;  // of each chunk's first byte; 0: not pinned

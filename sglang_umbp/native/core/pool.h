@@ -117,8 +117,8 @@ class Pool {
   void use_devices(std::shared_ptr<DeviceApi> api, DeviceHooks hooks);
   bool has_devices() const { return devices() != nullptr; }
   // Pins the map of the arena that devices read (writing: the one that they write to), until it is done or
-  // the pool closes or is lost. One caller at a time and map. Throws DeviceError: what is not pinned is
-  // reached through slabs. Returns the pinned bytes of that map.
+  // the pool closes or is lost. Throws DeviceError: what is not pinned is reached through slabs. Returns the
+  // bytes that this call pinned: 0 where one map serves both and is pinned already.
   uint64_t pin_arena(int device, bool writing);
 
   // Memory that batches may name; kind, device, alias and mode are asked of the runtime. Throws

@@ -29,8 +29,7 @@ uint64_t Pool::pin_arena(int device, bool writing) {
   ArenaPins& pins = read_only ? *read_pins_ : *write_pins_;
   std::byte* base = const_cast<std::byte*>(reader_->index().arena);
   if (!owner_ && !read_only) base = writable().data();
-  pins.pin(device, base, read_only, [this] { return closed() || lost(); });
-  return pins.pinned_bytes();
+  return pins.pin(device, base, read_only, [this] { return closed() || lost(); });
 }
 
 void Pool::add_region(uint64_t base, uint64_t nbytes, bool grow) {
