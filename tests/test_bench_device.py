@@ -60,11 +60,13 @@ def test_device_writes_every_documented_key(
 ) -> None:
     report = report_of(tmp_path / "out.json", "device", "--device", emulated.fake.name, *TINY)
     assert set(report) == {
-        *("device", "kernels", "thresholds", "table", "scattered", "call", "beside_matmul"),
+        *("device", "kernels", "thresholds", "link_gbps", "table", "scattered", "call", "beside_matmul"),
         *("wrong_bytes", "failed_gets", "settings"),
     }
     assert report["device"]["runtime"] == emulated.fake.name
     assert report["kernels"]
+    assert all(set(link) == SPREAD for link in report["link_gbps"].values())
+    assert set(report["link_gbps"]) == set(DIRECTIONS)
     assert [(case["pattern"], case["direction"]) for case in report["table"]] == [
         (pattern, direction) for pattern in PATTERNS for direction in DIRECTIONS
     ]

@@ -36,6 +36,7 @@ class DeviceResult:
     table: list[CaseFigures] = field(default_factory=list)
     scattered: list[CaseFigures] = field(default_factory=list)
     call: CallFigures | None = None
+    link_gbps: dict[str, list[float]] = field(default_factory=dict)
     beside: list[MatmulFigures] = field(default_factory=list)
 
 
@@ -83,6 +84,7 @@ def measure(options: DeviceOptions, api: DeviceApi, torch: Any, say: Callable[[s
 def _measure_copies(result: DeviceResult, torch: Any, say: Callable[[str], None]) -> None:
     options, copier = result.options, result.copier
     with copy_memory(result.api, options.index, options.footprint, options.seed) as memory:
+        result.link_gbps = {direction: memory.whole_gbps(direction, options.samples) for direction in DIRECTIONS}
         cases: list[tuple[list[CaseFigures], CopyShape, int | None]]
         cases = [(result.table, shape, None) for shape in options.table]
         cases += [(result.scattered, shape, options.lifted_grid) for shape in options.scattered]
@@ -106,6 +108,7 @@ def as_json(result: DeviceResult) -> Json:
         "device": {"runtime": api.name, "version": api.version, **api.properties(options.index)},
         "kernels": result.copier.has_kernels,
         "thresholds": result.copier.thresholds.as_dict(),
+        "link_gbps": {name: summarize(samples).as_dict() for name, samples in result.link_gbps.items()},
         "table": [_case_json(case) for case in result.table],
         "scattered": [_case_json(case) for case in result.scattered],
         "call": None if result.call is None else _call_json(result.call),

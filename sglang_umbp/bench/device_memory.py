@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from time import perf_counter
 
 import numpy as np
 
@@ -87,6 +88,18 @@ class CopyMemory:
             for region in range(shape.regions)
         ]
         return _touched(self.result.bytes[:GUARD_NBYTES]) + sum(check.result() for check in checks)
+
+    def whole_gbps(self, direction: str, samples: int) -> list[float]:
+        """GB/s of one contiguous copy of everything: what the link gives."""
+        figures = []
+        for _ in range(samples + 1):  # the first one warms up
+            start_s = perf_counter()
+            if direction == TO_DEVICE:
+                self._copy(self.address, self.source.alias)
+            else:
+                self._copy(self.result.alias, self.address)
+            figures.append(self.nbytes / (perf_counter() - start_s) / 1e9)
+        return figures[1:]
 
     def _wrong_in_region(self, shape: CopyShape, region: int, came_from: Ids, went_to: Ids, empty: Ids) -> int:
         source, result = self._slots(self.source, shape, region), self._slots(self.result, shape, region)

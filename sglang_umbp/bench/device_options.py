@@ -113,7 +113,7 @@ def _fragments(text: str) -> tuple[CopyShape, ...]:
         count, nbytes = (int(found[1]), int(found[2])) if found else (0, 0)
         if not (1 <= count <= _MOST_FRAGMENTS and 1 <= nbytes <= _MOST_NBYTES):
             raise argparse.ArgumentTypeError(
-                f"{part!r} is not allowed: expected COUNTxBYTES, at most {_MOST_FRAGMENTS} of at most {_MOST_NBYTES} bytes"
+                f"{part!r} is not allowed: expected COUNTxBYTES, up to {_MOST_FRAGMENTS} of up to {_MOST_NBYTES} bytes"
             )
         shapes.append(CopyShape(1, count, nbytes, "scattered"))
     return tuple(shapes)

@@ -13,6 +13,8 @@ from .tables import Row, aligned
 def render(report: Json) -> str:
     """One line of what was measured on, a table a part, and last what was wrong."""
     blocks = [_headline(report)]
+    if report["link_gbps"]:
+        blocks.append(_link_line(report["link_gbps"]))
     for part in ("table", "scattered"):
         if report[part]:
             blocks.append("\n".join(aligned(_case_rows(report[part]))))
@@ -30,6 +32,14 @@ def _headline(report: Json) -> str:
     samples = report["settings"]["samples"]
     runtime = f"{device['runtime']} {device['version']}"
     return f"bench device: {device['name']}, {runtime}, {kernels}; GB/s are medians of {samples}"
+
+
+def _link_line(link: Json) -> str:
+    each = (
+        f"{direction_name(direction)} {gbps['median']:.1f} ({gbps['min']:.1f}..{gbps['max']:.1f})"
+        for direction, gbps in link.items()
+    )
+    return f"one contiguous copy of everything: {', '.join(each)} GB/s"
 
 
 def _case_rows(cases: Sequence[Json]) -> list[Row]:
