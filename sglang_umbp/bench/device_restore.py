@@ -106,11 +106,13 @@ class DeviceRestores:
                     spread.restore_ms.append(time.total_ns / 1e6)
                 if self._options.verify:
                     self._check(rows, request.page_ids)
+        if self._options.verify:
+            self._buffers.pull()
+            self._verifier.at_end()
 
     def _check(self, rows: Rows, page_ids: PageIdArray) -> None:
         self._buffers.pull()
         self._verifier.after_restore(rows, page_ids)
-        self._verifier.at_end()
         self._buffers.push()
 
 
