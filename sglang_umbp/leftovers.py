@@ -1,6 +1,7 @@
 """What the package may leave on a machine outside its own installation: one cache directory a user.
 
-Compiled copy kernels and the thresholds measured for a device are kept in it. Memory of a pool (memfds, anonymous maps) ends with its process.
+Compiled copy kernels and the thresholds measured for a device are kept in it. Memory of a pool (memfds, anonymous maps)
+ends with its process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small files kept between processes, in a directory of the user's own. A cache: losing one costs time, nothing else."""
+"""Small files kept between processes, in a directory of the user's own. Losing one costs time, nothing else."""
 
 from __future__ import annotations
 

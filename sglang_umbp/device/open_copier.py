@@ -27,10 +27,10 @@ def open_copier(
 ) -> DeviceCopier:
     """A copier between pinned host memory and ``device``, ready for the first copy. Raises DeviceError.
 
-    Blocks: for a second or so where its kernels are not compiled yet, for about 100 ms where the device was not measured
-    yet (both are kept in the user's cache). Without a run-time compiler, or with ``kernels`` False, DMA serves every
-    copy. ``grid_cap``: blocks of a kernel at most; 0: no cap. ``dma_from_bytes``: mean bytes of a run from which DMA is
-    used, in place of what was measured.
+    Blocks: for a second or so where its kernels are not compiled yet, for about 100 ms where the device was not
+    measured yet (both are kept in the user's cache). Without a run-time compiler, or with ``kernels`` False, DMA serves
+    every copy. ``grid_cap``: blocks of a kernel at most; 0: no cap. ``dma_from_bytes``: mean bytes of a run from which
+    DMA is used, in place of what was measured.
     """
     environ = os.environ if environ is None else environ
     copier = _with_kernels(api, device, max_lanes, environ) if kernels else None
