@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from device_runtimes import FakeRuntime, fake_library, fake_runtime
+from waiting import wait_until
+
 from sglang_umbp import _native
 from sglang_umbp.errors import DeviceError
 
@@ -103,7 +105,7 @@ def test_a_library_that_is_not_there_or_lacks_a_symbol_is_named(fake: FakeRuntim
 
 def test_a_runtime_without_a_device_says_so(fake: FakeRuntime) -> None:
     fake.set(devices=0)
-    with pytest.raises(DeviceError, match="NO_DEVICE|NoDevice"):
+    with pytest.raises(DeviceError, match=r"NO_DEVICE|NoDevice"):
         LOADERS[fake.name](str(fake.path))
 
 
@@ -150,6 +152,12 @@ def test_work_is_done_when_somebody_waits_and_not_before(buffers: Buffers, fake:
     assert not fake.peek(buffers.device, 4096).any()
     buffers.api.synchronize_stream(0, buffers.stream)
     assert (fake.peek(buffers.device, 4096) == buffers.host[:4096]).all()
+
+
+def test_an_eager_runtime_does_the_work_unasked(buffers: Buffers, fake: FakeRuntime) -> None:
+    fake.set(eager=1, late_us=1000)
+    buffers.api.copy_async(0, buffers.device, buffers.alias, 4096, buffers.stream)
+    wait_until(lambda: (fake.peek(buffers.device, 4096) == buffers.host[:4096]).all())
 
 
 def test_a_query_sets_the_work_going(buffers: Buffers, fake: FakeRuntime) -> None:
