@@ -261,7 +261,7 @@ class CopyThresholds:
     65536, and more. bulk: the bulk kernel instead of the plain one. Immutable.
     """
 
-    def __init__(self, *, dma_from_bytes: int = 1048576, h2d_grids: Sequence[int] = [32, 32, 24, 24], d2h_grids: Sequence[int] = [8, 8, 8, 8], bulk_h2d_grids: Sequence[int] = [8, 4, 4, 4], bulk_d2h_grids: Sequence[int] = [8, 4, 4, 4], bulk: Sequence[bool] = [False, False, False, False], grid_cap: int = 0) -> None: ...
+    def __init__(self, *, dma_from_bytes: int = 1048576, h2d_grids: Sequence[int] = [32, 32, 32, 32], d2h_grids: Sequence[int] = [12, 12, 8, 8], bulk_h2d_grids: Sequence[int] = [6, 4, 4, 4], bulk_d2h_grids: Sequence[int] = [8, 4, 3, 3], bulk: Sequence[bool] = [False, False, False, False], grid_cap: int = 0) -> None: ...
 
     def as_dict(self) -> dict:
         """The arguments that make an equal one."""
@@ -276,12 +276,13 @@ class DeviceCopier:
         kernels: the compiled image of device/kernels.cu, empty: DMA serves everything. Raises DeviceError.
         """
 
-    def copy(self, dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], direction: str, way: str = 'auto', stream: int = 0, event: int = 0, fragments: int | None = None) -> None:
+    def copy(self, dst: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], src: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], direction: str, way: str = 'auto', stream: int = 0, event: int = 0, fragments: int | None = None, repeats: int = 1) -> int:
         """
         Copies sizes[i] bytes from address src[i] to dst[i] for every i, after what the stream holds and the event marks
-        (handles, 0: none); returns when every byte is there, without the GIL meanwhile. A door for tests and benchmarks:
-        addresses are trusted, and are as the device sees them. direction: to_device, to_host or within_device; way: auto,
-        dma, kernel, bulk or dma_each. Arrays of uint64 of one length, else InvalidBatch. Raises DeviceError.
+        (handles, 0: none); returns when every byte is there, without the GIL meanwhile: the nanoseconds from the first look
+        at the runs to that moment. A door for tests and benchmarks: addresses are trusted, and are as the device sees them.
+        direction: to_device, to_host or within_device; way: auto, dma, kernel, bulk or dma_each. repeats: the copy so often, one
+        after the other. Arrays of uint64 of one length, else InvalidBatch. Raises DeviceError.
         """
 
     def totals(self) -> dict:

@@ -53,7 +53,12 @@ COPIER_PLANTS = {
         "if (order.event != nullptr) api_.wait_event(device_, stream_.get(), order.event);",
         "",
     ),
-    "an end that is not waited for": ("device_lane.cpp", "      api_.synchronize_event(device_, end_.get());\n", ""),
+    "an end that is not waited for": ("device_lane.cpp", "  api_.synchronize_event(device_, end_.get());\n", ""),
+    "a long copy whose end is not marked": (
+        "device_lane.cpp",
+        "  if (end_is_marked_) api_.record_event(device_, end_.get(), stream_.get());\n",
+        "",
+    ),
     "bulk copies of what is not aligned": ("device_chooser.cpp", "abilities.bulk && shape.aligned", "abilities.bulk"),
     "pieces longer than their parts": ("device_chooser.cpp", "parts * part_bytes};", "(parts + 1) * part_bytes};"),
     "parts that are too large": (

@@ -109,7 +109,7 @@ void check_large_plans(Scenes& scenes) {
     copier->submit(scene.runs, scene.runs.size(), CopyDirection::kHostToDevice, {}, way).wait();
     expect(scene.to == scene.wanted, "the bytes of a large plan");
     const DeviceCopyTotals totals = copier->totals();
-    expect(totals.calls == (way == CopyWay::kBatchedDma ? 6u : 8u), "the calls of a large plan");
+    expect(totals.calls == 6, "the calls of a large plan");
     Bytes from(3 << 20, 7), to(3 << 20, 1);
     std::vector<Run> runs{{at(from.data()), at(to.data()), 2 << 20}};
     for (uint64_t i = 0; i < 200; ++i) {
@@ -161,6 +161,11 @@ void check_order() {
   Bytes from(64, 5), to(64, 0);
   copier->submit(std::vector<Run>{{at(from.data()), at(to.data()), 64}}, 1, CopyDirection::kDeviceToHost, {}).wait();
   expect(to == Bytes(64, 5), "a copy that takes longer than expected");
+  // One that should take so long that nobody asks for it.
+  Bytes much(64 << 20, 6), room(64 << 20, 0);
+  const std::vector<Run> whole{{at(much.data()), at(room.data()), 64 << 20}};
+  copier->submit(whole, 1, CopyDirection::kDeviceToHost, {}).wait();
+  expect(room == much, "a long copy");
   device->destroy_event(0, event);
   device->destroy_stream(0, stream);
 }
@@ -268,6 +273,9 @@ void check_calibration() {
     expect(copier->thresholds().h2d_grids == before.h2d_grids, "the copier's own thresholds are kept");
     for (const auto* grids : {&made.h2d_grids, &made.d2h_grids, &made.bulk_h2d_grids, &made.bulk_d2h_grids}) {
       for (const unsigned grid : *grids) expect(grid > 0, "a grid was measured");
+    }
+    for (size_t i = 0; i < CopyThresholds::kClasses; ++i) {
+      expect(made.h2d_grids[i] >= CopyThresholds{}.h2d_grids[i], "measuring adds blocks, and takes none away");
     }
   }
   {

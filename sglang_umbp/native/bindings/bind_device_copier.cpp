@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -45,14 +46,19 @@ std::unique_ptr<DeviceCopier> make_copier(std::shared_ptr<DeviceApi> api, int de
   return std::make_unique<DeviceCopier>(std::move(api), device, image, thresholds, max_lanes);
 }
 
-void copy(DeviceCopier& copier, const InputArray<uint64_t>& dst, const InputArray<uint64_t>& src,
+uint64_t copy(DeviceCopier& copier, const InputArray<uint64_t>& dst, const InputArray<uint64_t>& src,
           const InputArray<uint64_t>& sizes, const std::string& direction, const std::string& way, uint64_t stream,
-          uint64_t event, std::optional<size_t> fragments) {
+          uint64_t event, std::optional<size_t> fragments, unsigned repeats) {
   const std::vector<Run> runs = to_runs(dst, src, sizes);
   const auto to = to_enum<CopyDirection>(direction, kDirections, "direction");
   const auto by = to_enum<CopyWay>(way, kWays, "way");
   const ReleasedGil no_gil;
-  copier.submit(runs, fragments.value_or(runs.size()), to, to_order(stream, event), by).wait();
+  const auto begin = std::chrono::steady_clock::now();
+  for (unsigned i = 0; i < repeats; ++i) {
+    copier.submit(runs, fragments.value_or(runs.size()), to, to_order(stream, event), by).wait();
+  }
+  const std::chrono::nanoseconds needed = std::chrono::steady_clock::now() - begin;
+  return static_cast<uint64_t>(needed.count());
 }
 
 nb::dict totals(const DeviceCopier& copier) {
@@ -114,11 +120,13 @@ void bind_device_copier(nb::module_& m) {
            "kernels: the compiled image of device/kernels.cu, empty: DMA serves everything. Raises DeviceError.")
       .def("copy", &copy, nb::arg("dst"), nb::arg("src"), nb::arg("sizes"), nb::arg("direction"),
            nb::arg("way") = "auto", nb::arg("stream") = 0, nb::arg("event") = 0, nb::arg("fragments") = nb::none(),
+           nb::arg("repeats") = 1,
            "Copies sizes[i] bytes from address src[i] to dst[i] for every i, after what the stream holds and the event "
-           "marks\n(handles, 0: none); returns when every byte is there, without the GIL meanwhile. A door for "
-           "tests and benchmarks:\naddresses are trusted, and are as the device sees them. direction: to_device, "
-           "to_host or within_device; way: auto,\ndma, kernel, bulk or dma_each. Arrays of uint64 of one length, "
-           "else InvalidBatch. Raises DeviceError.")
+           "marks\n(handles, 0: none); returns when every byte is there, without the GIL meanwhile: the nanoseconds "
+           "from the first look\nat the runs to that moment. A door for tests and benchmarks: addresses are trusted, and "
+           "are as the device sees them.\ndirection: to_device, to_host or within_device; way: auto, dma, kernel, bulk "
+           "or dma_each. repeats: the copy so often, one\nafter the other. Arrays of uint64 of one length, else "
+           "InvalidBatch. Raises DeviceError.")
       .def("totals", &totals, "Counters of all copies so far, as a dict; by_way counts copies.")
       .def("calibrate", &calibrated,
            "Thresholds measured in about 100 ms; the copier keeps its own. Nobody else may copy meanwhile. Raises "

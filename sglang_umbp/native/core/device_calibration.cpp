@@ -63,21 +63,10 @@ class Bench {
       copier_.set_thresholds(tried);
       times.push_back({grid, time_ns(run_bytes, direction, way)});
     }
-    GridTime found = fewest_blocks(times);
-    if (direction == CopyDirection::kHostToDevice) found.grid = next_step(grids, found.grid);
-    return found;
+    return fewest_blocks(times);
   }
 
  private:
-  // Beside other kernels, reads of host memory take longer: the rate is kept with one step more in flight. Writes to
-  // it do not wait for anything, and more of them only slow others.
-  static unsigned next_step(std::span<const unsigned> grids, unsigned grid) {
-    for (const unsigned step : grids) {
-      if (step > grid) return step;
-    }
-    return grid;
-  }
-
   void copy(const std::vector<Run>& runs, CopyDirection direction, CopyWay way) {
     copier_.submit(runs, runs.size(), direction, {}, way).wait();
   }
@@ -145,13 +134,16 @@ GridTime fewest_blocks(std::span<const GridTime> times) {
 CopyThresholds calibrate(DeviceCopier& copier) {
   if (!copier.has_kernels()) return copier.thresholds();
   Bench bench(copier);
+  const CopyThresholds usual;
   CopyThresholds made = bench.before();
   const bool with_bulk = copier.has_bulk_kernel();
   for (size_t i = 0; i < CopyThresholds::kClasses; ++i) {
     const ClassTimes in = measure_class(bench, with_bulk, kRunBytes[i], CopyDirection::kHostToDevice);
     const ClassTimes out = measure_class(bench, with_bulk, kRunBytes[i], CopyDirection::kDeviceToHost);
-    made.h2d_grids[i] = in.plain.grid, made.d2h_grids[i] = out.plain.grid;
-    made.bulk_h2d_grids[i] = in.bulk.grid, made.bulk_d2h_grids[i] = out.bulk.grid;
+    made.h2d_grids[i] = std::max(in.plain.grid, usual.h2d_grids[i]);
+    made.d2h_grids[i] = std::max(out.plain.grid, usual.d2h_grids[i]);
+    made.bulk_h2d_grids[i] = std::max(in.bulk.grid, usual.bulk_h2d_grids[i]);
+    made.bulk_d2h_grids[i] = std::max(out.bulk.grid, usual.bulk_d2h_grids[i]);
     made.bulk[i] = with_bulk && in.bulk.ns < in.plain.ns * kBulkGain && out.bulk.ns < out.plain.ns * kBulkGain;
   }
   made.dma_from_bytes = measure_dma(bench, copier, made);

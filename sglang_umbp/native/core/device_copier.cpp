@@ -133,8 +133,7 @@ class Submission {
     PieceSource source(runs_, shape.longest, cut.longest_piece);
     for (size_t i = 0; !source.finished(); ++i) {
       CopyCut part = cut.cut;
-      const size_t room = i == 0 ? DeviceLane::kFirstPieces : DeviceLane::kBlockPieces;
-      part.count = static_cast<uint32_t>(source.fill(lane_.plan_block(i), room));
+      part.count = static_cast<uint32_t>(source.fill(lane_.plan_block(i), DeviceLane::block_pieces(i)));
       uint64_t pieces = lane_.send_plan(i, part.count);
       ++calls_;
       void* parameters[] = {&pieces, &part};

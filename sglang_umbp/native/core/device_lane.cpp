@@ -1,18 +1,15 @@
 #include "device_lane.h"
 
-#include <algorithm>
-#include <thread>
-
 namespace umbp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-// How long completion is asked for without blocking. A blocked thread is back 10 to 30 us after the end.
-constexpr microseconds kAsking{200};
-// A sleep ends about this much after what was asked for.
-constexpr microseconds kSleepError{100};
+// Copies that should need more than this are waited for by blocking: the 30 us it costs are little to them.
+constexpr microseconds kLongestAsked{1000};
+// How much longer than expected a short copy is asked for.
+constexpr microseconds kPatience{100};
 
 void pause_a_little() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -36,7 +33,10 @@ void DeviceLane::order_after(const CopyOrder& order) {
 }
 
 CopyPiece* DeviceLane::plan_block(size_t i) {
-  while (blocks_.size() <= i) blocks_.push_back(std::make_unique<PlanBlock>(api_, device_));
+  while (blocks_.size() <= i) {
+    const uint64_t nbytes = block_pieces(blocks_.size()) * sizeof(CopyPiece);
+    blocks_.push_back(std::make_unique<PlanBlock>(api_, device_, nbytes));
+  }
   return static_cast<CopyPiece*>(blocks_[i]->pinned.memory());
 }
 
@@ -46,18 +46,21 @@ uint64_t DeviceLane::send_plan(size_t i, size_t n) {
   return block.sent.address();
 }
 
+void DeviceLane::mark_end(std::chrono::nanoseconds expected) {
+  asked_until_ = Clock::now() + expected * 3 / 2 + kPatience;
+  end_is_marked_ = expected > kLongestAsked;
+  if (end_is_marked_) api_.record_event(device_, end_.get(), stream_.get());
+}
+
 void DeviceLane::wait() {
-  const auto first = Clock::now();
-  if (due_ - first > kAsking + kSleepError) std::this_thread::sleep_for(due_ - first - kAsking);
-  const auto last = std::max(due_, Clock::now()) + kAsking;
-  while (!api_.is_stream_done(device_, stream_.get())) {
-    if (Clock::now() >= last) {
-      api_.record_event(device_, end_.get(), stream_.get());
-      api_.synchronize_event(device_, end_.get());
-      return;
-    }
-    pause_a_little();
+  if (!end_is_marked_) {
+    do {
+      if (api_.is_stream_done(device_, stream_.get())) return;
+      pause_a_little();
+    } while (Clock::now() < asked_until_);
+    api_.record_event(device_, end_.get(), stream_.get());
   }
+  api_.synchronize_event(device_, end_.get());
 }
 
 void DeviceLane::drain() {
