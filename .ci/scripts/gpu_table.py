@@ -80,14 +80,16 @@ def restore_rows(report: Json) -> Iterator[Row]:
     quiet, loads = report["quiet"], report["loaded"]
     size = f"{report['settings']['pages']} pages, {report['settings']['bytes'] / 1e6:.1f} MB"
     ttfl, whole = quiet["ttfl_us"], quiet["restore_ms"]
-    yield f"restore of {size}: TTFL", f"{ttfl['median']:.0f} us (p99 {ttfl['p99']:.0f})", "<= 180", ttfl["median"] <= 180
+    first = f"{ttfl['median']:.0f} us (p99 {ttfl['p99']:.0f})"
+    yield f"restore of {size}: TTFL", first, "<= 180", ttfl["median"] <= 180
     figures = f"{whole['median']:.2f} ms (p99 {whole['p99']:.2f}), {quiet['gbps']:.1f} GB/s"
     yield f"restore of {size}: whole", figures, "<= 1.3", whole["median"] <= 1.3
     for name, each in loads.items():
         what = f"TTFL beside {report['settings']['offload_ranks']} threads that put from the {name}"
         ratio, ttfl = each["ttfl_over_quiet"], each["ttfl_us"]
-        figures = f"{ratio:.2f} x quiet ({ttfl['median']:.0f} us, p99 {ttfl['p99']:.0f}), whole {each['restore_ms']['median']:.2f} ms"
-        yield what, figures, "<= 1.5", ratio <= 1.5
+        whole_ms = each["restore_ms"]["median"]
+        figures = f"{ratio:.2f} x quiet ({ttfl['median']:.0f} us, p99 {ttfl['p99']:.0f})"
+        yield what, f"{figures}, whole {whole_ms:.2f} ms", "<= 1.5", ratio <= 1.5
     yield "bytes of restores through staging memory", str(report["staged_bytes"]), "", None
 
 
