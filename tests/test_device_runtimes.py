@@ -13,6 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from device_runtimes import FakeRuntime, fake_library, fake_runtime
+<<<<<<< HEAD
+=======
+from waiting import wait_until
+>>>>>>> abe214cfc520b67d0a3fd2b65e347b4a520b4591
 
 from sglang_umbp import _native
 from sglang_umbp.errors import DeviceError
@@ -151,6 +155,12 @@ def test_work_is_done_when_somebody_waits_and_not_before(buffers: Buffers, fake:
     assert not fake.peek(buffers.device, 4096).any()
     buffers.api.synchronize_stream(0, buffers.stream)
     assert (fake.peek(buffers.device, 4096) == buffers.host[:4096]).all()
+
+
+def test_an_eager_runtime_does_the_work_unasked(buffers: Buffers, fake: FakeRuntime) -> None:
+    fake.set(eager=1, late_us=1000)
+    buffers.api.copy_async(0, buffers.device, buffers.alias, 4096, buffers.stream)
+    wait_until(lambda: (fake.peek(buffers.device, 4096) == buffers.host[:4096]).all())
 
 
 def test_a_query_sets_the_work_going(buffers: Buffers, fake: FakeRuntime) -> None:

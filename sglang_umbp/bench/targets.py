@@ -149,6 +149,31 @@ class EmbeddedTarget:
     def _open_pool(self, settings: PoolSettings) -> Pool:
         return Pool(settings).open()
 
+<<<<<<< HEAD
+=======
+    def _pool_settings(self) -> PoolSettings:
+        return PoolSettings.from_env(**self._overrides())
+
+    def _overrides(self) -> dict[str, Any]:
+        overrides: dict[str, Any] = {
+            "capacity_bytes": self._settings.capacity_nbytes,
+            "copy_threads": self._settings.copy_threads,
+            "prefault": True,
+            # What was stored is measured: nothing may go before it is asked to.
+            "high_watermark": 0,
+            "low_watermark": 0,
+        }
+        if self._settings.debug:
+            overrides["ranged_call_debug"] = True
+        if self._settings.index_entries:
+            overrides["index_entries"] = self._settings.index_entries
+        if self._settings.quota_nbytes:
+            overrides["session_quota_bytes"] = self._settings.quota_nbytes
+        if self._settings.memfd:
+            overrides["memory"] = "memfd"
+        return overrides
+
+>>>>>>> abe214cfc520b67d0a3fd2b65e347b4a520b4591
     def close(self) -> None:
         for session in self._sessions:
             session.close()
