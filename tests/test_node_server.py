@@ -415,15 +415,17 @@ def test_a_report_that_is_no_frame_is_cut_and_says_what_is_missing(node, monkeyp
         objects = 1 if part < 31 else 2
         for number in range(objects):
             batch = next(client.batches)
-            places = client.allocate([f"k{number}"], batch, namespace=space, part=part, sizes=struct.pack("<Q", 64))
+            places = client.allocate(
+                [f"k{number}"], batch, groups=groups((space, part, 1, 0)), sizes=struct.pack("<Q", 64)
+            )
             assert client.call(protocol.Commit(batch=batch, round=places.round, deadline_s=1.0)).over
     whole = other.stat()
     assert (len(whole["components"]), whole["left_out"]) == (32, {"components": 0, "clients": 0})
     assert whole["components"][0]["objects"] == 2, "the largest first"
-    size = len(node.server.service.report())
+    size = len(node.server.service.report(clients=True))
     monkeypatch.setattr(stat_report, "MAX_REPORT_BYTES", size - 1000)
     cut = other.stat()
-    assert len(node.server.service.report()) <= size - 1000
+    assert len(node.server.service.report(clients=True)) <= size - 1000
     assert (len(cut["components"]), cut["left_out"]) == (16, {"components": 16, "clients": 0})
     assert cut["components"][0] == whole["components"][0]
     assert "and 16 pools more" in stat_view.view(cut, None)
@@ -440,7 +442,7 @@ def test_labels_and_titles_of_clients_bring_no_control_characters_to_a_terminal(
     identity = b"raw\x1b"
     space = client.call(protocol.Register(identities=[identity], titles=["\x1b]0;x\x07"])).namespace
     batch = next(client.batches)
-    places = client.allocate(["k"], batch, namespace=space, sizes=struct.pack("<Q", 64))
+    places = client.allocate(["k"], batch, groups=groups((space, 0, 1, 0)), sizes=struct.pack("<Q", 64))
     assert client.call(protocol.Commit(batch=batch, round=places.round, deadline_s=1.0)).over
     lines = stat_view.view(client.stat(), None)
     assert all(line.isprintable() for line in lines), lines
