@@ -1,12 +1,7 @@
 """What the package may leave on a machine outside its own installation: one cache directory a user.
 
-<<<<<<< HEAD
-Compiled copy kernels and the thresholds measured for a device are kept in it. Memory of a pool (memfds, anonymous
-maps) ends with its process.
-=======
 Compiled copy kernels and the thresholds measured for a device are kept in it. Memory of a pool (memfds, anonymous maps)
 ends with its process.
->>>>>>> 8fe4b129254a9e0a9de373e7fc84181add619c66
 """
 
 from __future__ import annotations

@@ -13,10 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from device_runtimes import FakeRuntime, fake_library, fake_runtime
-<<<<<<< HEAD
-=======
 from waiting import wait_until
->>>>>>> abe214cfc520b67d0a3fd2b65e347b4a520b4591
 
 from sglang_umbp import _native
 from sglang_umbp.errors import DeviceError

@@ -10,18 +10,12 @@ from ..geometry import DEEPSEEK_V4_PRO
 from ..reports import write_report
 from . import (
     connector_command,
-<<<<<<< HEAD
-    exists_command,
-    index_command,
-    put_command,
-    ranks_command,
-=======
     device_command,
     device_restore_report,
     exists_command,
     index_command,
     put_command,
->>>>>>> abe214cfc520b67d0a3fd2b65e347b4a520b4591
+    ranks_command,
     session_command,
     sweep_command,
 )
@@ -39,7 +33,6 @@ from .tables import render
 QUICK_SAMPLES, DEFAULT_SAMPLES = 10, 40
 QUICK_RANKS, DEFAULT_RANKS = (1, 2), (1, 2, 4, 8)
 
-<<<<<<< HEAD
 OTHERS = (
     sweep_command,
     put_command,
@@ -48,10 +41,8 @@ OTHERS = (
     session_command,
     ranks_command,
     connector_command,
+    device_command,
 )
-=======
-OTHERS = (sweep_command, put_command, exists_command, index_command, session_command, connector_command, device_command)
->>>>>>> abe214cfc520b67d0a3fd2b65e347b4a520b4591
 
 
 def add_parser(subparsers: Subparsers) -> None:

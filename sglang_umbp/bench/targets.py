@@ -39,8 +39,8 @@ class TargetSettings:
     """Of the stored pages, where several processes share them; empty: one of the target's own."""
 
 
-def pool_settings(settings: TargetSettings) -> PoolSettings:
-    """The settings of a target's pool; what is not asked for comes from the environment."""
+def pool_settings(settings: TargetSettings, **more: Any) -> PoolSettings:
+    """The settings of a target's pool; what is not asked for comes from the environment. more: settings besides."""
     overrides: dict[str, Any] = {
         "capacity_bytes": settings.capacity_nbytes,
         "copy_threads": settings.copy_threads,
@@ -57,7 +57,7 @@ def pool_settings(settings: TargetSettings) -> PoolSettings:
         overrides["session_quota_bytes"] = settings.quota_nbytes
     if settings.memfd:
         overrides["memory"] = "memfd"
-    return PoolSettings.from_env(**overrides)
+    return PoolSettings.from_env(**overrides, **more)
 
 
 @dataclass(frozen=True)
@@ -143,37 +143,15 @@ class EmbeddedTarget:
         self._attached: list[PageBuffers] = []  # registered memory must not be freed and mapped anew meanwhile
 
     def open(self) -> None:
-        self._pool = self._open_pool(pool_settings(self._settings))
+        self._pool = self._open_pool(self._pool_settings())
         self._namespace = self._pool.namespace(self._space, [pool.name for pool in self._geometries])
 
     def _open_pool(self, settings: PoolSettings) -> Pool:
         return Pool(settings).open()
 
-<<<<<<< HEAD
-=======
     def _pool_settings(self) -> PoolSettings:
-        return PoolSettings.from_env(**self._overrides())
+        return pool_settings(self._settings)
 
-    def _overrides(self) -> dict[str, Any]:
-        overrides: dict[str, Any] = {
-            "capacity_bytes": self._settings.capacity_nbytes,
-            "copy_threads": self._settings.copy_threads,
-            "prefault": True,
-            # What was stored is measured: nothing may go before it is asked to.
-            "high_watermark": 0,
-            "low_watermark": 0,
-        }
-        if self._settings.debug:
-            overrides["ranged_call_debug"] = True
-        if self._settings.index_entries:
-            overrides["index_entries"] = self._settings.index_entries
-        if self._settings.quota_nbytes:
-            overrides["session_quota_bytes"] = self._settings.quota_nbytes
-        if self._settings.memfd:
-            overrides["memory"] = "memfd"
-        return overrides
-
->>>>>>> abe214cfc520b67d0a3fd2b65e347b4a520b4591
     def close(self) -> None:
         for session in self._sessions:
             session.close()

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Small files kept between processes in a directory of the user's own. A cache: losing one costs time, nothing else."""
-=======
 """Small files kept between processes, in a directory of the user's own. Losing one costs time, nothing else."""
->>>>>>> 8fe4b129254a9e0a9de373e7fc84181add619c66
 
 from __future__ import annotations
 

@@ -27,17 +27,10 @@ def open_copier(
 ) -> DeviceCopier:
     """A copier between pinned host memory and ``device``, ready for the first copy. Raises DeviceError.
 
-<<<<<<< HEAD
-    Blocks: for a second or so where its kernels are not compiled yet, for about 100 ms where the device was not yet
-    measured (both are kept in the user's cache). Without a run-time compiler, or with ``kernels`` False, DMA serves all
-    copies. ``grid_cap``: blocks of a kernel at most; 0: no cap. ``dma_from_bytes``: mean bytes of a run from which DMA is
-    used, in place of what was measured.
-=======
     Blocks: for a second or so where its kernels are not compiled yet, for about 100 ms where the device was not
     measured yet (both are kept in the user's cache). Without a run-time compiler, or with ``kernels`` False, DMA serves
     every copy. ``grid_cap``: blocks of a kernel at most; 0: no cap. ``dma_from_bytes``: mean bytes of a run from which
     DMA is used, in place of what was measured.
->>>>>>> 8fe4b129254a9e0a9de373e7fc84181add619c66
     """
     environ = os.environ if environ is None else environ
     copier = _with_kernels(api, device, max_lanes, environ) if kernels else None

@@ -43,11 +43,7 @@ def load(name: str) -> _native.DeviceApi:
 
 
 def already_loaded() -> _native.DeviceApi | None:
-<<<<<<< HEAD
-    """The runtime whose library is in the process by now (torch brings it). None: there is none, or no device."""
-=======
     """The runtime whose library is in the process by now (torch brings it); None: none is, or it has no device."""
->>>>>>> abe214cfc520b67d0a3fd2b65e347b4a520b4591
     for name in _MAPPED:
         path = _mapped(name)
         if path is None:
