@@ -31,7 +31,7 @@ COPIER_PLANTS = {
         "    lane->drain();\n    lane.reset();\n",
         "    lane.reset();\n",
     ),
-    "one plan for all launches": ("device_lane.cpp", "*blocks_[i]", "*blocks_[0]"),
+    "one plan for all launches": ("device_lane.cpp", "*blocks_[i]", "*blocks_[i * 0]"),
     "a batch beyond the runtime's limit": (
         "device_copier.cpp",
         "std::min(api_.max_batch(), kMostDescriptors)",
@@ -59,7 +59,7 @@ COPIER_PLANTS = {
         "  if (end_is_marked_) api_.record_event(device_, end_.get(), stream_.get());\n",
         "",
     ),
-    "bulk copies of what is not aligned": ("device_chooser.cpp", "abilities.bulk && shape.aligned", "abilities.bulk"),
+    "bulk copies of what is not aligned": ("device_chooser.cpp", "&& shape.aligned)", "&& (shape.aligned || true))"),
     "pieces longer than their parts": ("device_chooser.cpp", "parts * part_bytes};", "(parts + 1) * part_bytes};"),
     "parts that are too large": (
         "device_chooser.cpp",

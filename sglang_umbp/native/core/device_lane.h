@@ -15,9 +15,9 @@ namespace umbp {
 
 class DeviceLane {
  public:
-  // Pieces of one launch: few first, so that the device begins while the others are planned; then more, because it
-  // has nothing to do for 10 to 20 us between two launches.
-  static constexpr size_t block_pieces(size_t i) { return i == 0 ? 4096 : i == 1 ? 16384 : 65536; }
+  // Pieces of one launch: the device begins with the first ones while the others are planned. More in one launch,
+  // because between two of them it has nothing to do for some 30 us, and beside other kernels waits for room.
+  static constexpr size_t block_pieces(size_t i) { return i == 0 ? 16384 : 131072; }
 
   DeviceLane(DeviceApi& api, int device);
   DeviceLane(const DeviceLane&) = delete;
