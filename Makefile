@@ -3,6 +3,7 @@
 # make run    restore the DeepSeek-V4-Pro geometry and replay a conversation, every byte checked (under two minutes)
 # make test   every test, soak tests with small counts
 # make test-sglang  the tests with SGLang alone (tests/hicache; part of make test)
+# make test-gpu  on a machine with a GPU: builds the wheel, runs the tests marked gpu on it, measures, one table last
 # make soak   the soak tests with full counts, and a table of what they did
 # make bench  the full benchmarks; JSON under build/bench/. TRACE=... replays that file instead of generated requests
 # make lint   ruff (rules and format) and mypy
@@ -13,7 +14,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-sglang run test test-sglang soak bench lint stub docs clean
+.PHONY: help setup setup-sglang run test test-sglang test-gpu soak bench lint stub docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -93,6 +94,10 @@ test: setup
 # pytest by its script: `python -m pytest` would find the package of the source tree before the wheel.
 test-sglang: setup-sglang
 	$(SGLANG_BIN)/pytest $(SGLANG_TESTS) $(PYTEST_ARGS)
+
+# Not in $(VENV): the wheel is built by and for the interpreter that has torch there.
+test-gpu:
+	PYTHON='$(PYTHON)' sh .ci/scripts/gpu.sh
 
 soak: setup
 	$(BIN)/python -m pytest --soak -m soak --timeout 3600 $(PYTEST_ARGS)

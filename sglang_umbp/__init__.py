@@ -3,6 +3,7 @@
 from ._native import Session
 from ._version import __version__
 from .errors import (
+    DeviceError,
     ForkedPoolError,
     InvalidBatchError,
     PoolClosedError,
@@ -18,11 +19,13 @@ from .node.node_pool import NodePool
 from .open_pool import open_pool
 from .pool import Pool
 from .settings import PoolSettings
-from .stats import PhaseSplit, PoolStats
+from .stats import DeviceStats, PhaseSplit, PoolStats
 from .status import Status
 
 __all__ = [
     "Component",
+    "DeviceError",
+    "DeviceStats",
     "ForkedPoolError",
     "InvalidBatchError",
     "Namespace",

@@ -1,6 +1,6 @@
 """The native core of sglang_umbp."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import enum
 from typing import Annotated
 
@@ -78,7 +78,7 @@ class RegionTable:
         Raises RegionError: zero size, end beyond 2**64, overlap, same base with another size or attributes.
         """
 
-    def remove(self, base: int) -> None:
+    def remove(self, base: int) -> int:
         """Raises RegionError if no region starts at base."""
 
     def find(self, address: int, nbytes: int) -> Region | None:
@@ -468,6 +468,18 @@ class PoolConfig:
     @latency_histograms.setter
     def latency_histograms(self, arg: bool, /) -> None: ...
 
+    @property
+    def staging_bytes(self) -> int: ...
+
+    @staging_bytes.setter
+    def staging_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def pin_chunk_bytes(self) -> int: ...
+
+    @pin_chunk_bytes.setter
+    def pin_chunk_bytes(self, arg: int, /) -> None: ...
+
 class Components:
     """The components of a namespace, in order."""
 
@@ -510,6 +522,14 @@ class Pool:
     @property
     def lost(self) -> bool: ...
 
+    def hide(self, hidden: bool) -> None:
+        """
+        While hidden nothing is found that no session holds: look-ups, gets and pins are misses.
+        """
+
+    @property
+    def hidden(self) -> bool: ...
+
     @property
     def populated(self) -> bool:
         """
@@ -520,17 +540,19 @@ class Pool:
 
     def unregister_memory(self, address: int) -> None: ...
 
-    def get_pages(self, layout: PageLayout, hashes: object, rows: object, layers: object | None = None, *, status: bool = False) -> list: ...
+    def get_pages(self, layout: PageLayout, hashes: object, rows: object, layers: object | None = None, *, status: bool = False, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def put_pages(self, layout: PageLayout, hashes: object, rows: object, depth: int | None, status: bool) -> list: ...
+    def put_pages(self, layout: PageLayout, hashes: object, rows: object, depth: int | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def get_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool) -> list: ...
+    def put_components(self, parts: Sequence, depth: int | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def get_ranges(self, components: Components, part: int, keys: object, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool) -> list: ...
+    def get_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def put_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool) -> list: ...
+    def get_ranges(self, components: Components, part: int, keys: object, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
-    def put_ranges(self, components: Components, part: int, keys: object, object_sizes: object, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool) -> list: ...
+    def put_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
+
+    def put_ranges(self, components: Components, part: int, keys: object, object_sizes: object, addresses: object, sizes: object, offsets: object, starts: object | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
     def exists(self, components: Components, keys: object) -> list: ...
 
@@ -600,6 +622,12 @@ class Pool:
         before its ``allocate``. Raises InvalidBatchError, UmbpError.
         """
 
+    def reserve_packed(self, groups: Sequence, keys: bytes, key_sizes: bytes, sizes: bytes) -> RemoteBatch:
+        """
+        The same for keys of several components: each group is (components, part, number of keys, depth of the first);
+        the keys one after the other, their sizes (uint32), the sizes of their objects (uint64).
+        """
+
     def page_source(self, layout: PageLayout, rows: object) -> PutSource:
         """
         The rows (integers, one an object) of a layout as the source of a put. Raises InvalidBatchError.
@@ -615,14 +643,36 @@ class Pool:
         Ranges that tile objects as the source of a put; as ``put_ranges`` takes them.
         """
 
-    def fill(self, source: PutSource, picks: object, offsets: object) -> bool:
+    def fill(self, source: PutSource, picks: object, offsets: object, stream: object | None = None, event: object | None = None) -> bool:
         """
-        Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools.
+        Copies item picks[i] of the source to offsets[i] in the arena; only for attached pools. stream, event: see
+        ``Pool.put_pages``.
 
         True: every byte is there. False: the pool is lost, nothing was copied. Releases the GIL. Raises
         InvalidBatchError before a byte moves: a pick that is not in the source or whose status is not 0, an offset whose
         object is not in the arena, memory that is not registered.
         """
+
+    def use_devices(self, api: DeviceApi, make_copier: Callable[[int], DeviceCopier], arena_wanted: Callable[[int, bool], None] | None = None) -> None:
+        """
+        Batches may name device memory from now on. Raises UmbpError if the pool has a runtime already.
+
+        make_copier(device) is called when memory of that device first comes up. arena_wanted(device, writing), once each:
+        it is time to call ``pin_arena`` with the same arguments, in another thread.
+        """
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether it has a device runtime."""
+
+    def pin_arena(self, device: int, writing: bool) -> int:
+        """
+        Pins the map of the arena that devices read, or the one that they write to; the bytes that this call pinned. Returns early
+        when the pool closes or is lost. Raises DeviceError: what is not pinned by then goes through slabs.
+        """
+
+    def regions(self) -> list[Region]:
+        """What is registered, ascending bases."""
 
 class Session:
     """
@@ -672,16 +722,16 @@ class Session:
     def close(self) -> None:
         """Waits for reads in progress, then lets the pages go. Twice is a no-op."""
 
-    def get_pages(self, layout: object, rows: object, layers: object | None = None, *, first: int = 0, status: bool = False) -> list:
+    def get_pages(self, layout: object, rows: object, layers: object | None = None, *, first: int = 0, status: bool = False, stream: object | None = None, event: object | None = None) -> list:
         """
         Copies pages first .. first+len(rows) of the session into rows of the layout, without a look-up.
 
         rows: integers, one a page, all different. layers: half-open range of the layout's fragments (default all).
         Returns one answer a page: bools, or with status=True members of Status. Blocks until every byte is there;
-        releases the GIL. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a byte moves.
+        releases the GIL. stream, event: see ``Pool.get_pages``. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a byte moves.
         """
 
-    def get_ranges(self, addresses: object, sizes: object, offsets: object, *, starts: object | None = None, first: int = 0, component: object | None = None, status: bool = False) -> list:
+    def get_ranges(self, addresses: object, sizes: object, offsets: object, *, starts: object | None = None, first: int = 0, component: object | None = None, status: bool = False, stream: object | None = None, event: object | None = None) -> list:
         """
         Copies raw ranges of the session's pages from ``first`` on; see ``Pool.get_ranges``.
 
@@ -727,6 +777,19 @@ class RemoteBatch:
         bytes, as the machine orders them, while PHASE_NEW).
         """
 
+    def start(self, deadline_s: float) -> tuple[bool, bytes, bytes, bytes]:
+        """
+        All steps up to where the client's part comes, or the end: (over, picks, offsets, statuses).
+
+        Not over: picks (uint32) are keys to copy, offsets (uint64) where to; then ``proceed``. Over: a status code (one
+        byte) a key. Waits no longer than this in all.
+        """
+
+    def proceed(self, deadline_s: float) -> tuple[bool, bytes, bytes, bytes]:
+        """
+        The same once the client has copied what was picked: makes it visible first.
+        """
+
     def __len__(self) -> int: ...
 
     @property
@@ -735,6 +798,14 @@ class RemoteBatch:
 
     @property
     def abandoned(self) -> bool: ...
+
+    @property
+    def nbytes_asked(self) -> int:
+        """Bytes of all its objects but those that are larger than the pool."""
+
+    @property
+    def key_bytes(self) -> int:
+        """Of all its keys."""
 
     @property
     def nbytes_reserved(self) -> int:
@@ -774,3 +845,54 @@ class PutSource:
     @property
     def sizes(self) -> bytes:
         """Per item the object's bytes (eight bytes, as the machine orders them)."""
+
+class ClientPut:
+    """
+    One put call of an attached pool: keys of one or more components, their sources, their answers, and the part of it
+    that the message under way carries. For one thread.
+    """
+
+    def __init__(self, pool: Pool, parts: Sequence, depth: int) -> None:
+        """
+        parts: a list of (components, part, keys, PutSource), which must not change. depth: of each part's first key. Raises
+        InvalidBatchError, TypeError.
+        """
+
+    def answer_present(self) -> bool:
+        """
+        Whether all objects are there with the same sizes, and the put is over by that: asks nobody. Eviction sees that
+        they were used.
+        """
+
+    def cut(self, max_objects: int, max_bytes: int, max_key_bytes: int) -> bool:
+        """
+        Takes the next keys that one message may carry, at least one; False: there are none left.
+        """
+
+    def message(self, numbers: Sequence[int]) -> tuple[bytes, bytes, bytes, bytes]:
+        """
+        groups, keys, key_sizes and sizes of Allocate for what was cut. numbers: of each part's namespace.
+        """
+
+    def fill(self, pool: Pool, picks: bytes, offsets: bytes, stream: int | None, event: int | None) -> bool | None:
+        """
+        Copies pick i (uint32) of what was cut to offset i (uint64). None: they do not fit it. False: the pool is lost.
+        stream, event: of the device runtime, whose work comes first. Raises as ``Pool.fill``.
+        """
+
+    def settle(self, codes: bytes) -> bool:
+        """Status codes (one byte) of what was cut. False: they do not fit it."""
+
+    def settle_all(self, code: int) -> None:
+        """One status code for all of what was cut."""
+
+    def answers(self, status: bool) -> list[list]:
+        """
+        Per part and key: a bool, or a Status. What nobody answered is NO_SERVER.
+        """
+
+    @property
+    def totals(self) -> tuple[list[tuple[int, int]], int]:
+        """
+        (status code, number of keys) of the answers there are, and the bytes that were stored.
+        """

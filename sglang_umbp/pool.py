@@ -12,6 +12,7 @@ import numpy as np
 
 from . import _native
 from ._native import Session
+from .device.pool_devices import PoolDevices
 from .errors import ForkedPoolError, InvalidBatchError, PoolClosedError, SettingsError
 from .identity import RAW_KEYS_IDENTITY, component_identity
 from .layout import Component, Namespace, PageLayout
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 Keys = Sequence[str] | Sequence[bytes] | Sequence[str | bytes]
 Where = Namespace | Component | None
+ComponentPut = tuple[PageLayout, Keys, Any]
+"""Pages of one component: layout, page hashes, rows (integers, one a page)."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -62,20 +66,23 @@ class Pool:
         self.settings = settings if settings is not None else PoolSettings.from_env(**overrides)
         self._open: _native.Pool = _NOT_OPEN
         self._watch: PutWatch | None = None
+        self._devices = PoolDevices(self.settings)
         self._namespaces: dict[tuple[bytes, tuple[str, ...]], Namespace] = {}
 
     def open(self) -> Pool:
         """Works out sizes that are 'auto', gets the memory, logs both in one line.
 
         Raises PoolMemoryError (more than is available, with both figures), SettingsError (a NUMA node or instruction
-        set that the machine lacks). Opening an open pool is an error.
+        set that the machine lacks, a device runtime that is not there). Opening an open pool is an error.
         """
         if self._open is not _NOT_OPEN:
             raise InvalidBatchError("the pool is open already" if not self.closed else "the pool was closed")
         check_machine(self.settings)
         memory = Memory(available_bytes(), cgroup_limit())
         sizes = sizes_for(self.settings, memory)
+        self._devices.open()
         self._open = _native.Pool(native_config(self.settings, sizes))
+        self._devices.give(self._open)
         self._watch = PutWatch(self._open)
         raw_namespace = Namespace(self._open, b"", ("",), [RAW_KEYS_IDENTITY])
         self._open.raw_namespace = raw_namespace  # type: ignore[attr-defined]  # for calls without a namespace
@@ -103,6 +110,7 @@ class Pool:
         if self.settings.ranged_call_debug:
             self._print_summary()
         self._open.close()
+        self._devices.close()
 
     def _print_summary(self) -> None:
         # Not in a forked child, and not if another thread closed the pool meanwhile.
@@ -136,11 +144,14 @@ class Pool:
     # Memory ------------------------------------------------------------------------------------------
 
     def register_memory(self, address: int, nbytes: int, *, grow: bool = False) -> None:
-        """Declares host memory [address, address + nbytes), which must stay valid until unregistered.
+        """Declares memory [address, address + nbytes), which must stay valid until unregistered.
 
-        The same extent twice is a no-op; ``grow`` says that a known allocation is now larger. Raises
-        RegionError: zero size, wrap-around, overlap, or the same base with another size.
+        Memory of the host or of a device; the device's runtime is asked which. The same extent twice is a
+        no-op; ``grow`` says that a known allocation is now larger. Raises RegionError: zero size, wrap-around,
+        overlap, the same base with another size, or not all in one place; DeviceError: that device cannot be
+        used.
         """
+        self._devices.give(self.native)
         self.native.register_memory(address, nbytes, grow)
 
     def register_array(self, array: np.ndarray) -> None:
@@ -196,23 +207,84 @@ class Pool:
 
     @overload
     def put_pages(
-        self, layout: PageLayout, hashes: Keys, rows: Any, *, depth: int | None = None, status: Literal[False] = False
+        self,
+        layout: PageLayout,
+        hashes: Keys,
+        rows: Any,
+        *,
+        depth: int | None = None,
+        status: Literal[False] = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool]: ...
     @overload
     def put_pages(
-        self, layout: PageLayout, hashes: Keys, rows: Any, *, depth: int | None = None, status: Literal[True]
+        self,
+        layout: PageLayout,
+        hashes: Keys,
+        rows: Any,
+        *,
+        depth: int | None = None,
+        status: Literal[True],
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[Status]: ...
     def put_pages(
-        self, layout: PageLayout, hashes: Keys, rows: Any, *, depth: int | None = None, status: bool = False
+        self,
+        layout: PageLayout,
+        hashes: Keys,
+        rows: Any,
+        *,
+        depth: int | None = None,
+        status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool] | list[Status]:
         """Stores the component's object of each page hash from the layout's rows (integers, one a page).
 
         A key that is there with the same size succeeds without a copy. Admission evicts, but never a
         member of this batch: what does not fit fails alone. The rows may be reused on return. depth: the
         pages are consecutive pages of one prefix, and so many come before the first; policy 'depth_lru'
-        uses it.
+        uses it. stream, event: handles of the device runtime; not a byte is read before the work that is in
+        the stream now is done, or what the event was recorded after. Such a wait has no deadline.
         """
-        return self._put(self._open.put_pages(layout, hashes, rows, depth, status))
+        return self._put(self._open.put_pages(layout, hashes, rows, depth, status, stream, event))
+
+    @overload
+    def put_components(
+        self,
+        parts: Sequence[ComponentPut],
+        *,
+        depth: int | None = None,
+        status: Literal[False] = False,
+        stream: int | None = None,
+        event: int | None = None,
+    ) -> list[list[bool]]: ...
+    @overload
+    def put_components(
+        self,
+        parts: Sequence[ComponentPut],
+        *,
+        depth: int | None = None,
+        status: Literal[True],
+        stream: int | None = None,
+        event: int | None = None,
+    ) -> list[list[Status]]: ...
+    def put_components(
+        self,
+        parts: Sequence[ComponentPut],
+        *,
+        depth: int | None = None,
+        status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
+    ) -> list[list[bool]] | list[list[Status]]:
+        """Stores pages of several components, of any namespaces, as one batch; the answers of each part.
+
+        parts: (layout, page hashes, rows) of each. As ``put_pages`` otherwise, whose depth is that of each part: no
+        part makes room by evicting what another one stores, and a node server is asked once for all of them.
+        """
+        return self._put(self._open.put_components(parts, depth, status, stream, event))
 
     @overload
     def get_pages(
@@ -223,6 +295,8 @@ class Pool:
         layers: tuple[int, int] | None = None,
         *,
         status: Literal[False] = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool]: ...
     @overload
     def get_pages(
@@ -233,6 +307,8 @@ class Pool:
         layers: tuple[int, int] | None = None,
         *,
         status: Literal[True],
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[Status]: ...
     def get_pages(
         self,
@@ -242,13 +318,17 @@ class Pool:
         layers: tuple[int, int] | None = None,
         *,
         status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool] | list[Status]:
         """Copies pages into the layout's rows (integers, one a page, all different).
 
         layers: half-open range of the layout's fragments, as ``PageLayout.layer_groups`` gives them
-        (default all). True: every byte asked for is the object's. False: the row was not touched.
+        (default all). True: every byte asked for is the object's, and in the memory of the device if the
+        row is there. False: the row was not touched. stream, event: not a byte is written before that work
+        is done, as in ``put_pages``.
         """
-        return self._open.get_pages(layout, hashes, rows, layers, status=status)
+        return self._open.get_pages(layout, hashes, rows, layers, status=status, stream=stream, event=event)
 
     # Objects by key ------------------------------------------------------------------------------------
 
@@ -260,10 +340,12 @@ class Pool:
         *,
         namespace: Where = None,
         status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool] | list[Status]:
         """Stores whole objects: sizes[i] bytes at addresses[i] under keys[i]; see ``put_pages``."""
         components, part = self._one(namespace)
-        answers = self.native.put_whole(components, part, keys, addresses, sizes, status)
+        answers = self.native.put_whole(components, part, keys, addresses, sizes, status, stream, event)
         return self._put(answers)
 
     def get(
@@ -274,10 +356,12 @@ class Pool:
         *,
         namespace: Where = None,
         status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool] | list[Status]:
         """Copies whole objects to addresses; sizes[i] must be the stored size, else that key fails."""
         components, part = self._one(namespace)
-        return self.native.get_whole(components, part, keys, addresses, sizes, status)
+        return self.native.get_whole(components, part, keys, addresses, sizes, status, stream, event)
 
     def put_ranges(
         self,
@@ -290,6 +374,8 @@ class Pool:
         starts: Sequence[int] | np.ndarray | None = None,
         namespace: Where = None,
         status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool] | list[Status]:
         """Stores objects of object_sizes[i] bytes gathered from ranges, which must tile them exactly.
 
@@ -297,7 +383,7 @@ class Pool:
         """
         components, part = self._one(namespace)
         answers = self.native.put_ranges(
-            components, part, keys, object_sizes, addresses, sizes, offsets, starts, status
+            components, part, keys, object_sizes, addresses, sizes, offsets, starts, status, stream, event
         )
         return self._put(answers)
 
@@ -311,6 +397,8 @@ class Pool:
         starts: Sequence[int] | np.ndarray | None = None,
         namespace: Where = None,
         status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
     ) -> list[bool] | list[Status]:
         """Copies ranges of objects: sizes bytes from offsets in the object to addresses.
 
@@ -320,7 +408,7 @@ class Pool:
         nothing of it moves.
         """
         components, part = self._one(namespace)
-        return self.native.get_ranges(components, part, keys, addresses, sizes, offsets, starts, status)
+        return self.native.get_ranges(components, part, keys, addresses, sizes, offsets, starts, status, stream, event)
 
     def exists(self, keys: Keys, *, namespace: Namespace | None = None) -> list[bool]:
         """Per key: whether the object is there; under a namespace, whether all components are."""
@@ -422,4 +510,5 @@ def native_config(settings: PoolSettings, sizes: Sizes | None = None) -> _native
     config.exists_refreshes = settings.exists_refreshes
     config.latency_histograms = settings.latency_histograms
     config.call_debug = settings.ranged_call_debug
+    config.staging_bytes = settings.staging_bytes
     return config

@@ -137,6 +137,40 @@ class PoolSettings:
         "see high_watermark, without which it is refused; above 0 and at most high_watermark",
         "UMBP_DRAM_LOW_WM",
     )
+    device: str = setting(
+        "auto",
+        Choice(("auto", "none", "cuda", "hip")),
+        "runtime of the devices whose memory batches may name; auto: the one that this process has loaded when memory "
+        "is registered (or when the pool opens), if any; none: every address is host memory",
+        "UMBP_DEVICE",
+    )
+    pin_arena: bool = setting(
+        True,
+        Bool(),
+        "pin the arena once device memory is registered, in the background, so that devices copy from and to it "
+        "themselves; off, or until then, every copy goes through pinned memory of staging_bytes",
+        "UMBP_DEVICE_PIN_ARENA",
+    )
+    staging_bytes: int = setting(
+        16 << 20,
+        Size(64 << 10, 1 << 30),
+        "pinned memory of one call that copies between a device and what of the arena is not pinned",
+        "UMBP_DEVICE_STAGING_BYTES",
+    )
+    device_grid_cap: int | None = setting(
+        None,
+        AutoWhole(1, 1024, "blocks"),
+        "thread blocks that a copy kernel takes at most; auto: as many as measured best. Fewer leave more of the "
+        "device to the model, and copy more slowly",
+        "UMBP_DEVICE_GRID_CAP",
+    )
+    device_dma_min_bytes: int | None = setting(
+        None,
+        Size(1, 1 << 62, auto=True),
+        "mean bytes of a run from which the device's copy engines are used instead of a kernel; auto: as measured once "
+        "for each kind of device",
+        "UMBP_DEVICE_DMA_MIN_BYTES",
+    )
     latency_histograms: bool = setting(
         False,
         Bool(),
@@ -170,6 +204,14 @@ class PoolSettings:
         given = {**_from_names(config or {}), **_from_names(arguments)}
         settings = cls.__new__(cls)
         settings._fill({**_from_environment(os.environ if environ is None else environ, skip=set(given)), **given})
+        return settings
+
+    def with_values(self, **arguments: Any) -> PoolSettings:
+        """These settings with other values for some, which count as arguments. Raises SettingsError."""
+        sources: dict[str, Source] = self.__dict__["_sources"]
+        kept = {name: Given(getattr(self, name), source) for name, source in sources.items()}
+        settings = type(self).__new__(type(self))
+        settings._fill({**kept, **_from_names(arguments)})
         return settings
 
     def _fill(self, given: Mapping[str, Given]) -> None:

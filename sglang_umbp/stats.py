@@ -27,6 +27,27 @@ class PhaseSplit:
 
 
 @dataclass(frozen=True)
+class DeviceStats:
+    """Copies between the arena and the memory of devices; all zero without a device."""
+
+    fragments: int = 0
+    """Asked for."""
+    descriptors: int = 0
+    """Submitted, after neighbours became one."""
+    calls: int = 0
+    """Of the runtime that start copies."""
+    bytes: int = 0
+    submit_ns: int = 0
+    """Host time from the first such call of a copy to its last."""
+    by_way: dict[str, int] = field(default_factory=dict)
+    """Copies by how they were made: dma (batched), kernel, bulk, dma_each."""
+    staged_bytes: int = 0
+    """Of ``bytes``, through pinned slabs, because that part of the arena was not pinned."""
+    pinned_bytes: int = 0
+    """Of the arena, now; a client of the node server may have two maps of it."""
+
+
+@dataclass(frozen=True)
 class Latencies:
     """Calls by how long they took inside the native core, ended by an exception or not.
 
@@ -79,6 +100,7 @@ class PoolStats:
     region_locks: int
     """Shared acquisitions of the region table's lock: one a batch."""
     copy_isa: str
+    devices: DeviceStats
     get_phases: PhaseSplit
     put_phases: PhaseSplit
     latency: Latencies
@@ -137,6 +159,7 @@ def stats_from_native(raw: dict[str, Any]) -> PoolStats:
         puts=_by_status(owner.pop("puts_by_status")),
         put_waits=_histogram(owner.pop("put_waits")),
         gets=_by_status(raw.pop("gets_by_status")),
+        devices=DeviceStats(**raw.pop("devices")),
         get_phases=PhaseSplit(**raw.pop("gets")),
         put_phases=PhaseSplit(**raw.pop("puts")),
         latency=Latencies(**{call: _histogram(value) for call, value in raw.pop("latency").items()}),

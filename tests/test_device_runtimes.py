@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from device_runtimes import FakeRuntime, fake_library, fake_runtime
+from waiting import wait_until
+
 from sglang_umbp import _native
 from sglang_umbp.errors import DeviceError
 
@@ -103,7 +105,7 @@ def test_a_library_that_is_not_there_or_lacks_a_symbol_is_named(fake: FakeRuntim
 
 def test_a_runtime_without_a_device_says_so(fake: FakeRuntime) -> None:
     fake.set(devices=0)
-    with pytest.raises(DeviceError, match="NO_DEVICE|NoDevice"):
+    with pytest.raises(DeviceError, match=r"NO_DEVICE|NoDevice"):
         LOADERS[fake.name](str(fake.path))
 
 
@@ -150,6 +152,12 @@ def test_work_is_done_when_somebody_waits_and_not_before(buffers: Buffers, fake:
     assert not fake.peek(buffers.device, 4096).any()
     buffers.api.synchronize_stream(0, buffers.stream)
     assert (fake.peek(buffers.device, 4096) == buffers.host[:4096]).all()
+
+
+def test_an_eager_runtime_does_the_work_unasked(buffers: Buffers, fake: FakeRuntime) -> None:
+    fake.set(eager=1, late_us=1000)
+    buffers.api.copy_async(0, buffers.device, buffers.alias, 4096, buffers.stream)
+    wait_until(lambda: (fake.peek(buffers.device, 4096) == buffers.host[:4096]).all())
 
 
 def test_a_query_sets_the_work_going(buffers: Buffers, fake: FakeRuntime) -> None:
@@ -294,7 +302,9 @@ def test_a_kernel_that_goes_astray_is_an_error_that_stays(buffers: Buffers, fake
             api.synchronize_stream(0, buffers.stream)
 
 
-def test_memory_that_goes_while_a_copy_is_under_way_is_an_error(buffers: Buffers, fake: FakeRuntime, pages: int) -> None:
+def test_memory_that_goes_while_a_copy_is_under_way_is_an_error(
+    buffers: Buffers, fake: FakeRuntime, pages: int
+) -> None:
     api = buffers.api
     alias = api.register_host(0, pages, 4096)
     api.copy_async(0, buffers.device, alias, 4096, buffers.stream)
@@ -303,7 +313,9 @@ def test_memory_that_goes_while_a_copy_is_under_way_is_an_error(buffers: Buffers
         api.synchronize_stream(0, buffers.stream)
 
 
-def test_registration_twice_is_refused_with_the_call_named(api: _native.DeviceApi, fake: FakeRuntime, pages: int) -> None:
+def test_registration_twice_is_refused_with_the_call_named(
+    api: _native.DeviceApi, fake: FakeRuntime, pages: int
+) -> None:
     alias = api.register_host(0, pages, 8192)
     assert (alias == pages) is (fake.name == "cuda")
     assert api.pointer(pages + 5000)["device_alias"] == alias + 5000
@@ -398,7 +410,10 @@ def test_the_cuda_driver_is_found_by_the_loaders_path() -> None:
 
 def test_a_library_that_is_in_the_process_goes_before_every_other() -> None:
     there = str(fake_library("hip"))
-    code = f"import ctypes; ctypes.CDLL({there!r}); from sglang_umbp.device import runtimes as r; " + SHOW.split("; ", 1)[1]
+    code = (
+        f"import ctypes; ctypes.CDLL({there!r}); from sglang_umbp.device import runtimes as r; "
+        + SHOW.split("; ", 1)[1]
+    )
     assert run_python(code, LD_LIBRARY_PATH=str(fake_library("cuda").parent)) == f"hip [{there!r}]"
 
 

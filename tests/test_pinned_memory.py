@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from device_runtimes import FakeRuntime, fake_runtime
+
 from sglang_umbp import _native
 from sglang_umbp.errors import DeviceError, InvalidBatchError, RegionError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -39,10 +39,16 @@ class PoolBuffers:
     """`rows` page rows of one pool. Each layer is a region of its own (layer_first), or the whole
     is one (page_first).
 
-    `pages` is the memory as an array of shape (layers, rows, fragment bytes).
+    `pages` is the memory as an array of shape (layers, rows, fragment bytes). `memory_of` makes it, of so many bytes.
     """
 
-    def __init__(self, geometry: PoolGeometry, rows: int, arrangement: str = "layer_first") -> None:
+    def __init__(
+        self,
+        geometry: PoolGeometry,
+        rows: int,
+        arrangement: str = "layer_first",
+        memory_of: Callable[[int], U8Array] = huge_page_memory,
+    ) -> None:
         self.geometry = geometry
         self.rows = rows
         layer_nbytes = rows * geometry.fragment_nbytes
@@ -50,10 +56,15 @@ class PoolBuffers:
         self._regions = geometry.layers if by_layer else 1
         self._region_nbytes = layer_nbytes if by_layer else layer_nbytes * geometry.layers
         self._pitch = _round_up(self._region_nbytes, _LINE_NBYTES) + GUARD_NBYTES
-        self._memory = huge_page_memory(GUARD_NBYTES + self._regions * self._pitch)
+        self._memory = memory_of(GUARD_NBYTES + self._regions * self._pitch)
         self._memory[:] = SENTINEL  # also takes the page faults before anything is measured
+        self._address = self._address_of_memory()
         self.pages = self._page_view(by_layer)
         self.placement = self._place(by_layer)
+
+    def _address_of_memory(self) -> int:
+        """Where the pages are: the beginning of what is registered."""
+        return int(self._memory.ctypes.data)
 
     def _page_view(self, by_layer: bool) -> U8Array:
         fragment, layers = self.geometry.fragment_nbytes, self.geometry.layers
@@ -69,7 +80,7 @@ class PoolBuffers:
 
     def regions(self) -> list[tuple[int, int]]:
         """(address, nbytes) of every region to register."""
-        first = int(self._memory.ctypes.data) + GUARD_NBYTES
+        first = self._address + GUARD_NBYTES
         return [(first + index * self._pitch, self._region_nbytes) for index in range(self._regions)]
 
     def wipe(self, rows: npt.NDArray[np.int64]) -> None:
@@ -94,9 +105,14 @@ class PoolBuffers:
 class PageBuffers:
     """The buffers of one rank: `rows` page rows of every pool."""
 
+    pools: tuple[PoolBuffers, ...]
+
     def __init__(self, pools: Sequence[PoolGeometry], rows: int, arrangement: str = "layer_first") -> None:
         self.rows = rows
-        self.pools = tuple(PoolBuffers(pool, rows, arrangement) for pool in pools)
+        self.pools = tuple(self._pool_buffers(pool, rows, arrangement) for pool in pools)
+
+    def _pool_buffers(self, geometry: PoolGeometry, rows: int, arrangement: str) -> PoolBuffers:
+        return PoolBuffers(geometry, rows, arrangement)
 
     def regions(self) -> list[tuple[int, int]]:
         """(address, nbytes) of every region of every pool."""

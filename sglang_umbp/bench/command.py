@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from .. import PoolSettings, arguments
 from ..geometry import DEEPSEEK_V4_PRO
 from ..reports import write_report
-from . import connector_command, exists_command, index_command, put_command, session_command, sweep_command
+from . import (
+    connector_command,
+    device_command,
+    device_restore_report,
+    exists_command,
+    index_command,
+    put_command,
+    ranks_command,
+    session_command,
+    sweep_command,
+)
 from .buffers import ARRANGEMENTS
 from .cache_size import last_level_cache_nbytes
+from .device_restore import run_device_restore
 from .mode_options import add_mode_arguments, checked_address
 from .options import ORDERS, RestoreOptions
 from .progress import notify
@@ -21,7 +33,16 @@ from .tables import render
 QUICK_SAMPLES, DEFAULT_SAMPLES = 10, 40
 QUICK_RANKS, DEFAULT_RANKS = (1, 2), (1, 2, 4, 8)
 
-OTHERS = (sweep_command, put_command, exists_command, index_command, session_command, connector_command)
+OTHERS = (
+    sweep_command,
+    put_command,
+    exists_command,
+    index_command,
+    session_command,
+    ranks_command,
+    connector_command,
+    device_command,
+)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -50,6 +71,9 @@ def _add_shape_arguments(parser: argparse.ArgumentParser) -> None:
     add("--order", choices=ORDERS, default="random", help=order_help)
     add("--layout", choices=ARRANGEMENTS, default="layer_first", help=layout_help)
     add_mode_arguments(parser)
+    device_help = "restore into the memory of a device of this runtime, and nothing else [into host memory]"
+    add("--device", choices=("auto", "cuda", "hip"), help=device_help)
+    add("--index", type=number(0, 1024), help="of the device [0]")
     add("--seed", type=number(0, 1 << 32), default=1, help="of the random order [%(default)s]")
 
 
@@ -104,7 +128,18 @@ def run(parsed: argparse.Namespace) -> int:
     """Measures, prints the tables, writes the JSON file. 1 when a put or get failed or a byte was
     wrong.
     """
+    device_restore_report.check_arguments(parsed)
+    if parsed.device is not None:
+        return _run_device(parsed)
     result = run_restore(options_from(parsed), notify)
     report = as_json(result)
     write_report(parsed, report, render(report))
+    return 1 if result.tally.failures else 0
+
+
+def _run_device(parsed: argparse.Namespace) -> int:
+    options = replace(options_from(parsed), ranks=(1,), copy_threads=(1,), compute_us_per_layer=0)
+    result = run_device_restore(options, parsed.device, parsed.index or 0, notify)
+    report = device_restore_report.as_json(result)
+    write_report(parsed, report, device_restore_report.render(report))
     return 1 if result.tally.failures else 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from threading import Event, Thread
 
 import numpy as np
 
+from ..geometry import PoolGeometry
 from .buffers import PageBuffers
 from .options import RestoreOptions
 from .restore_loop import count_failed
@@ -15,11 +17,21 @@ from .workload import Workload
 REQUESTS_IN_FLIGHT = 4  # room a thread needs beside the held requests: the batch it puts and what it can evict
 _FIRST_FRESH_REQUEST = 1 << 32
 
+BuffersOf = Callable[[Sequence[PoolGeometry], int, str], PageBuffers]
+"""Makes the buffers of one thread: pools, rows, arrangement."""
+
 
 class OffloadLoad:
     """Putting threads for as long as the context lasts; no request comes twice."""
 
-    def __init__(self, options: RestoreOptions, workload: Workload, target: RestoreTarget) -> None:
+    def __init__(
+        self,
+        options: RestoreOptions,
+        workload: Workload,
+        target: RestoreTarget,
+        buffers_of: BuffersOf = PageBuffers,
+    ) -> None:
+        self._buffers_of = buffers_of
         self._options = options
         self._workload = workload
         self._target = target
@@ -34,7 +46,7 @@ class OffloadLoad:
         counts = [[0, 0] for _ in range(self._options.offload_ranks)]
         self._counts = counts
         for rank in range(self._options.offload_ranks):
-            buffers = PageBuffers(self._options.pools, self._options.pages, self._options.arrangement)
+            buffers = self._buffers_of(self._options.pools, self._options.pages, self._options.arrangement)
             self._buffers.append(buffers)
             port = self._target.attach(buffers)
             self._threads.append(Thread(target=self._run, args=(rank, port, counts[rank])))

@@ -43,7 +43,7 @@ def load(name: str) -> _native.DeviceApi:
 
 
 def already_loaded() -> _native.DeviceApi | None:
-    """The runtime whose library is in the process by now (torch brings it), None: there is none, or it has no device."""
+    """The runtime whose library is in the process by now (torch brings it); None: none is, or it has no device."""
     for name in _MAPPED:
         path = _mapped(name)
         if path is None:

@@ -111,6 +111,12 @@ METRICS = (
         lambda s: dict(s.faults),
         "reason",
     ),
+    Metric("umbp_device_bytes", "Bytes copied from or to device memory.", _one(lambda s: s.pool.devices.bytes)),
+    Metric(
+        "umbp_staged_bytes",
+        "Of these, through staging memory. Growing long after the start: the arena is not pinned; look in the log.",
+        _one(lambda s: s.pool.devices.staged_bytes),
+    ),
     Metric("umbp_capacity_bytes", "Payload that the pool can hold.", _one(lambda s: s.pool.capacity_bytes), "", True),
     Metric("umbp_live_bytes", "Payload in the pool now.", _one(lambda s: s.pool.live_bytes), "", True),
     Metric("umbp_objects", "Objects in the pool now.", _one(lambda s: s.pool.objects), "", True),

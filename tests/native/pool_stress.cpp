@@ -41,7 +41,7 @@ uint64_t word_of(uint64_t key, uint64_t position) {
 // One thread's registered memory: a row a member of a batch.
 struct Rows {
   explicit Rows(Pool& pool) : words(kBatch * kLargestBytes / sizeof(uint64_t)) {
-    pool.add_region({address(0), words.size() * sizeof(uint64_t)}, false);
+    pool.add_region(address(0), words.size() * sizeof(uint64_t), false);
   }
   uint64_t address(size_t row) const {
     return reinterpret_cast<uint64_t>(words.data()) + row * kLargestBytes;

@@ -295,6 +295,25 @@ void Ranges::from_lists(nb::handle addresses, nb::handle sizes, nb::handle offse
   if (batch_.offsets == nullptr) batch_.offsets = batch_.starts;  // no ranges at all, yet not "whole"
 }
 
+namespace {
+
+// Handle 0 is the legacy default stream, with which nothing here has to do: it waits for every other one.
+void* to_handle(nb::handle value, const char* name) {
+  uint64_t handle = 0;
+  if (nb::isinstance<nb::bool_>(value) || !nb::try_cast(value, handle) || handle == 0)
+    throw InvalidBatch(std::string(name) + "=" + nb::repr(value).c_str() +
+                       "; allowed: the handle of one that was created, as an integer. For work in the "
+                       "legacy default stream, record an event on it and give that");
+  return reinterpret_cast<void*>(handle);
+}
+
+}  // namespace
+
+Order::Order(nb::handle stream_handle, nb::handle event_handle) {
+  if (!stream_handle.is_none()) stream = to_handle(stream_handle, "stream");
+  if (!event_handle.is_none()) event = to_handle(event_handle, "event");
+}
+
 nb::list to_answers(const std::vector<Status>& statuses, bool as_status) {
   nb::list answers = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(statuses.size())));
   const nb::object members =

@@ -135,6 +135,11 @@ class Ranges {
   std::vector<Integers> arrays_;
 };
 
+// What a call waits for: handles of the runtime as integers, or None.
+struct Order : CopyOrder {
+  Order(nb::handle stream, nb::handle event);  // throws InvalidBatch: not an integer, or 0
+};
+
 // One answer a key: bools, or members of Status.
 nb::list to_answers(const std::vector<Status>& statuses, bool as_status);
 

@@ -5,6 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include <chrono>
+#include <deque>
 
 #include "arguments.h"
 #include "errors.h"
@@ -26,7 +27,9 @@ void make_components(Components* self, Pool& pool, nb::sequence identities) {
 }
 
 nb::list get_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
-                   nb::handle row_array, nb::handle layer_pair, bool as_status) {
+                   nb::handle row_array, nb::handle layer_pair, bool as_status, nb::handle stream,
+                   nb::handle event) {
+  const Order after(stream, event);
   const Layers layers(layer_pair, layout.layout);
   const Digests digests(pool, hashes);
   const Rows rows(row_array);
@@ -34,49 +37,97 @@ nb::list get_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
   {
     const ReleasedGil no_gil;
     pool.get_pages(layout.component(), layout.layout, digests.span(), rows.span(), layers.first,
-                   layers.last, answers.data());
+                   layers.last, answers.data(), after);
   }
   return to_answers(answers, as_status);
 }
 
 nb::list put_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
-                   nb::handle row_array, std::optional<uint32_t> depth, bool as_status) {
+                   nb::handle row_array, std::optional<uint32_t> depth, bool as_status,
+                   nb::handle stream, nb::handle event) {
+  const Order after(stream, event);
   const HeldKeys keys(pool, hashes);
   const Rows rows(row_array);
   Answers answers(keys.size());
   {
     const ReleasedGil no_gil;
     pool.put_pages(layout.component(), layout.layout, keys.digests(), keys.views(), rows.span(),
-                   depth, answers.data());
+                   depth, answers.data(), after);
   }
   return to_answers(answers, as_status);
 }
 
+// What one group of put_components is: arguments read once.
+struct PageGroup {
+  PageGroup(const Pool& pool, nb::tuple group)
+      : layout(nb::cast<const ComponentLayout&>(group[0])), keys(pool, group[1]), rows(group[2]) {}
+
+  const ComponentLayout& layout;
+  HeldKeys keys;
+  Rows rows;
+};
+
+nb::tuple checked_group(nb::handle group) {
+  if (!nb::isinstance<nb::tuple>(group) || nb::len(group) != 3)
+    throw InvalidBatch("a part of the put is a tuple (layout, hashes, rows)");
+  return nb::borrow<nb::tuple>(group);
+}
+
+nb::list put_components(Pool& pool, nb::sequence groups, std::optional<uint32_t> depth,
+                        bool as_status, nb::handle stream, nb::handle event) {
+  const Order after(stream, event);
+  std::deque<PageGroup> held;
+  for (nb::handle group : groups) held.emplace_back(pool, checked_group(group));
+  std::vector<PagePut> puts;
+  size_t count = 0;
+  for (const PageGroup& group : held) {
+    puts.push_back({group.layout.component(), group.layout.layout, group.keys.digests(),
+                    group.keys.views(), group.rows.span()});
+    count += group.keys.size();
+  }
+  Answers answers(count);
+  {
+    const ReleasedGil no_gil;
+    pool.put_components(puts, depth, answers.data(), after);
+  }
+  nb::list lists;
+  auto next = answers.cbegin();
+  for (const PageGroup& group : held) {
+    const auto end = next + static_cast<ptrdiff_t>(group.keys.size());
+    lists.append(to_answers(Answers(next, end), as_status));
+    next = end;
+  }
+  return lists;
+}
+
 nb::list get_listed(Pool& pool, const Components& components, size_t part, nb::handle keys,
-                    const Ranges& ranges, bool as_status) {
+                    const Ranges& ranges, bool as_status, const Order& after) {
   const Digests digests(pool, keys);
   Answers answers(digests.size());
   {
     const ReleasedGil no_gil;
-    pool.get_ranges(components.part(part), digests.span(), ranges.batch(), answers.data());
+    pool.get_ranges(components.part(part), digests.span(), ranges.batch(), answers.data(), after);
   }
   return to_answers(answers, as_status);
 }
 
 nb::list get_whole(Pool& pool, const Components& components, size_t part, nb::handle keys,
-                   nb::handle addresses, nb::handle sizes, bool as_status) {
-  return get_listed(pool, components, part, keys, Ranges(addresses, sizes), as_status);
+                   nb::handle addresses, nb::handle sizes, bool as_status, nb::handle stream,
+                   nb::handle event) {
+  return get_listed(pool, components, part, keys, Ranges(addresses, sizes), as_status,
+                    {stream, event});
 }
 
 nb::list get_ranges(Pool& pool, const Components& components, size_t part, nb::handle keys,
                     nb::handle addresses, nb::handle sizes, nb::handle offsets, nb::handle starts,
-                    bool as_status) {
+                    bool as_status, nb::handle stream, nb::handle event) {
   return get_listed(pool, components, part, keys, Ranges(addresses, sizes, offsets, starts),
-                    as_status);
+                    as_status, {stream, event});
 }
 
 nb::list put_listed(Pool& pool, const Components& components, size_t part, nb::handle keys,
-                    const Integers* object_sizes, const Ranges& ranges, bool as_status) {
+                    const Integers* object_sizes, const Ranges& ranges, bool as_status,
+                    const Order& after) {
   const HeldKeys held(pool, keys);
   if (object_sizes != nullptr) object_sizes->check_size(held.size());
   Answers answers(held.size());
@@ -84,22 +135,25 @@ nb::list put_listed(Pool& pool, const Components& components, size_t part, nb::h
     const ReleasedGil no_gil;
     pool.put_ranges(components.part(part), held.digests(), held.views(),
                     object_sizes == nullptr ? nullptr : object_sizes->data(), ranges.batch(),
-                    answers.data());
+                    answers.data(), after);
   }
   return to_answers(answers, as_status);
 }
 
 nb::list put_whole(Pool& pool, const Components& components, size_t part, nb::handle keys,
-                   nb::handle addresses, nb::handle sizes, bool as_status) {
-  return put_listed(pool, components, part, keys, nullptr, Ranges(addresses, sizes), as_status);
+                   nb::handle addresses, nb::handle sizes, bool as_status, nb::handle stream,
+                   nb::handle event) {
+  return put_listed(pool, components, part, keys, nullptr, Ranges(addresses, sizes), as_status,
+                    {stream, event});
 }
 
 nb::list put_ranges(Pool& pool, const Components& components, size_t part, nb::handle keys,
                     nb::handle object_sizes, nb::handle addresses, nb::handle sizes,
-                    nb::handle offsets, nb::handle starts, bool as_status) {
+                    nb::handle offsets, nb::handle starts, bool as_status, nb::handle stream,
+                    nb::handle event) {
   const Integers objects(object_sizes, "object_sizes");
   return put_listed(pool, components, part, keys, &objects,
-                    Ranges(addresses, sizes, offsets, starts), as_status);
+                    Ranges(addresses, sizes, offsets, starts), as_status, {stream, event});
 }
 
 nb::list to_bools(const std::unique_ptr<bool[]>& values, size_t size) {
@@ -201,6 +255,20 @@ nb::dict to_dict(const OwnerStats& owner) {
   return dict;
 }
 
+nb::dict to_dict(const DeviceCopyTotals& copies) {
+  static const char* const ways[] = {"auto", "dma", "kernel", "bulk", "dma_each"};
+  nb::dict dict;
+  dict["fragments"] = copies.fragments;
+  dict["descriptors"] = copies.descriptors;
+  dict["calls"] = copies.calls;
+  dict["bytes"] = copies.bytes;
+  dict["submit_ns"] = copies.submit_ns;
+  nb::dict by_way;
+  for (size_t i = 1; i < std::size(ways); ++i) by_way[ways[i]] = copies.by_way[i];
+  dict["by_way"] = by_way;
+  return dict;
+}
+
 nb::dict stats(Pool& pool) {
   PoolStats stats;
   {
@@ -221,6 +289,10 @@ nb::dict stats(Pool& pool) {
   dict["regions"] = stats.regions;
   dict["region_locks"] = stats.region_locks;
   dict["copy_isa"] = stats.copy_isa;
+  nb::dict devices = to_dict(stats.devices.copies);
+  devices["staged_bytes"] = stats.devices.staged_bytes;
+  devices["pinned_bytes"] = stats.devices.pinned_bytes;
+  dict["devices"] = devices;
   dict["gets"] = to_dict(stats.gets);
   dict["puts"] = to_dict(stats.puts);
   nb::dict latency;
@@ -297,10 +369,6 @@ std::unique_ptr<Pool> attach(const PoolConfig& config, nb::sequence memory, int 
   return std::make_unique<Pool>(config, share);
 }
 
-void register_memory(Pool& pool, uint64_t address, uint64_t nbytes, bool grow) {
-  pool.add_region({address, nbytes}, grow);
-}
-
 }  // namespace
 
 void bind_config(nb::module_& m) {
@@ -343,7 +411,9 @@ void bind_config(nb::module_& m) {
       .def_rw("strict_registration", &PoolConfig::strict_registration)
       .def_rw("exists_refreshes", &PoolConfig::exists_refreshes)
       .def_rw("call_debug", &PoolConfig::call_debug)
-      .def_rw("latency_histograms", &PoolConfig::latency_histograms);
+      .def_rw("latency_histograms", &PoolConfig::latency_histograms)
+      .def_rw("staging_bytes", &PoolConfig::staging_bytes)
+      .def_rw("pin_chunk_bytes", &PoolConfig::pin_chunk_bytes);
 }
 
 void bind_pool(nb::module_& m) {
@@ -354,7 +424,8 @@ void bind_pool(nb::module_& m) {
            "The same namespace in another pool; its layouts follow. The pool before must be closed or "
            "unmapped, and the\n"
            "new one not be used with this namespace yet. Raises InvalidBatchError.");
-  nb::class_<Pool>(m, "Pool", nb::dynamic_attr(), "The native pool; sglang_umbp.Pool documents it.")
+  nb::class_<Pool>(m, "Pool", nb::dynamic_attr(), nb::is_weak_referenceable(),
+                   "The native pool; sglang_umbp.Pool documents it.")
       .def(nb::init<const PoolConfig&>(), nb::arg("config"), nb::call_guard<ReleasedGil>())
       .def_static("attach", &attach, nb::arg("config"), nb::arg("memory"),
                   nb::arg("client"), "A reader of another process's pool, from the descriptors of share().")
@@ -369,27 +440,36 @@ void bind_pool(nb::module_& m) {
            "back. Calls go on\n"
            "finding nothing until ``close``.")
       .def_prop_ro("lost", &Pool::lost)
+      .def("hide", &Pool::hide, nb::arg("hidden"),
+           "While hidden nothing is found that no session holds: look-ups, gets and pins are misses.")
+      .def_prop_ro("hidden", &Pool::hidden)
       .def_prop_ro("populated", &Pool::populated,
                    "Whether every map has its pages: what ``prefault_in_background`` started is "
                    "through.")
-      .def("register_memory", &register_memory, nb::arg("address"), nb::arg("nbytes"),
+      .def("register_memory", &Pool::add_region, nb::arg("address"), nb::arg("nbytes"),
            nb::arg("grow") = false, nb::call_guard<ReleasedGil>())
       .def("unregister_memory", &Pool::remove_region, nb::arg("address"),
            nb::call_guard<ReleasedGil>())
       .def("get_pages", &get_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"),
-           nb::arg("layers") = nb::none(), nb::kw_only(), nb::arg("status") = false)
+           nb::arg("layers") = nb::none(), nb::kw_only(), nb::arg("status") = false,
+           nb::arg("stream") = nb::none(), nb::arg("event") = nb::none())
       .def("put_pages", &put_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"),
-           nb::arg("depth").none(), nb::arg("status"))
+           nb::arg("depth").none(), nb::arg("status"), nb::arg("stream") = nb::none(),
+           nb::arg("event") = nb::none())
+      .def("put_components", &put_components, nb::arg("parts"), nb::arg("depth").none(),
+           nb::arg("status"), nb::arg("stream") = nb::none(), nb::arg("event") = nb::none())
       .def("get_whole", &get_whole, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
-           nb::arg("addresses"), nb::arg("sizes"), nb::arg("status"))
+           nb::arg("addresses"), nb::arg("sizes"), nb::arg("status"),
+           nb::arg("stream") = nb::none(), nb::arg("event") = nb::none())
       .def("get_ranges", &get_ranges, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
            nb::arg("addresses"), nb::arg("sizes"), nb::arg("offsets"), nb::arg("starts").none(),
-           nb::arg("status"))
+           nb::arg("status"), nb::arg("stream") = nb::none(), nb::arg("event") = nb::none())
       .def("put_whole", &put_whole, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
-           nb::arg("addresses"), nb::arg("sizes"), nb::arg("status"))
+           nb::arg("addresses"), nb::arg("sizes"), nb::arg("status"),
+           nb::arg("stream") = nb::none(), nb::arg("event") = nb::none())
       .def("put_ranges", &put_ranges, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
            nb::arg("object_sizes"), nb::arg("addresses"), nb::arg("sizes"), nb::arg("offsets"),
-           nb::arg("starts").none(), nb::arg("status"))
+           nb::arg("starts").none(), nb::arg("status"), nb::arg("stream") = nb::none(), nb::arg("event") = nb::none())
       .def("exists", &exists, nb::arg("components"), nb::arg("keys"))
       .def("exists_prefix", &exists_prefix, nb::arg("components"), nb::arg("keys"))
       .def("time_exists", &time_exists, nb::arg("components"), nb::arg("keys"),

@@ -49,7 +49,9 @@ std::string name_of(nb::handle space) { return nb::repr(space.attr("name")).c_st
 }
 
 nb::list get_pages(const PinnedPages& held, nb::handle layout_object, nb::handle row_array,
-                   nb::handle layer_pair, size_t first_page, bool as_status) {
+                   nb::handle layer_pair, size_t first_page, bool as_status, nb::handle stream,
+                   nb::handle event) {
+  const Order after(stream, event);
   const auto& layout = nb::cast<const ComponentLayout&>(layout_object);
   if (!held.space().owns(layout.list)) refuse_layout(held, layout_object);
   const Layers layers(layer_pair, layout.layout);
@@ -58,7 +60,7 @@ nb::list get_pages(const PinnedPages& held, nb::handle layout_object, nb::handle
   {
     const ReleasedGil no_gil;
     held.pool().get_session_pages(held.session(), layout.part, first_page, layout.layout,
-                                  rows.span(), layers.first, layers.last, answers.data());
+                                  rows.span(), layers.first, layers.last, answers.data(), after);
   }
   return to_answers(answers, as_status);
 }
@@ -74,13 +76,15 @@ size_t part_of(const PinnedPages& held, nb::handle component) {
 
 nb::list get_ranges(const PinnedPages& held, nb::handle addresses, nb::handle sizes,
                     nb::handle offsets, nb::handle starts, size_t first_page, nb::handle component,
-                    bool as_status) {
+                    bool as_status, nb::handle stream, nb::handle event) {
+  const Order after(stream, event);
   const size_t part = part_of(held, component);
   const Ranges ranges(addresses, sizes, offsets, starts);
   std::vector<Status> answers(ranges.batch().keys);
   {
     const ReleasedGil no_gil;
-    held.pool().get_session_ranges(held.session(), part, first_page, ranges.batch(), answers.data());
+    held.pool().get_session_ranges(held.session(), part, first_page, ranges.batch(), answers.data(),
+                                   after);
   }
   return to_answers(answers, as_status);
 }
@@ -132,18 +136,19 @@ void bind_session(nb::module_& m) {
       .def("close", &close, "Waits for reads in progress, then lets the pages go. Twice is a no-op.")
       .def("get_pages", &get_pages, nb::arg("layout"), nb::arg("rows"),
            nb::arg("layers") = nb::none(), nb::kw_only(), nb::arg("first") = 0,
-           nb::arg("status") = false,
+           nb::arg("status") = false, nb::arg("stream") = nb::none(), nb::arg("event") = nb::none(),
            "Copies pages first .. first+len(rows) of the session into rows of the layout, without a "
            "look-up.\n\n"
            "rows: integers, one a page, all different. layers: half-open range of the layout's "
            "fragments (default all).\n"
            "Returns one answer a page: bools, or with status=True members of Status. Blocks until "
            "every byte is there;\n"
-           "releases the GIL. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a "
+           "releases the GIL. stream, event: see ``Pool.get_pages``. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a "
            "byte moves.")
       .def("get_ranges", &get_ranges, nb::arg("addresses"), nb::arg("sizes"), nb::arg("offsets"),
            nb::kw_only(), nb::arg("starts") = nb::none(), nb::arg("first") = 0,
            nb::arg("component") = nb::none(), nb::arg("status") = false,
+           nb::arg("stream") = nb::none(), nb::arg("event") = nb::none(),
            "Copies raw ranges of the session's pages from ``first`` on; see "
            "``Pool.get_ranges``.\n\n"
            "component: which object of the page; needed if the namespace has several.");

@@ -9,9 +9,10 @@
 namespace umbp {
 namespace {
 
-std::vector<uint32_t>& regions_of_this_thread() {
-  thread_local std::vector<uint32_t> regions;
-  return regions;
+std::vector<uint32_t>& regions_of_this_thread(size_t place = 0) {
+  thread_local std::deque<std::vector<uint32_t>> regions;  // never moves what others refer to
+  while (regions.size() <= place) regions.emplace_back();
+  return regions[place];
 }
 
 // Empty at first. Not inlined: the compiler would ask for its address once a range.
@@ -30,6 +31,40 @@ uint32_t loose_id(uint64_t range) {
                            std::to_string(address) +
                            " are not inside one registered region: register_memory() them first, "
                            "or open the pool with strict_registration off");
+}
+
+int32_t device_of_region(const Region& region) {
+  return region.kind == MemoryKind::kDevice ? region.device : kHostMemory;
+}
+
+// Where memory is that nobody registered. Host memory has no allocation that the runtime knows: within one
+// call, what holds for one address of a page holds for all.
+class LooseMemory {
+ public:
+  explicit LooseMemory(DeviceMemory& devices) : devices_(devices) {}
+
+  int32_t device_of(uint64_t address, uint64_t nbytes) {
+    const uint64_t page = address >> kPageBits;
+    if (page == host_page_ && (address + nbytes - 1) >> kPageBits == page) return kHostMemory;
+    const auto device = devices_.device_of(address, nbytes);
+    if (!device)
+      throw UnregisteredMemory(std::to_string(nbytes) + " bytes at address " +
+                               std::to_string(address) +
+                               " are not inside one allocation of a device");
+    if (*device == kHostMemory) host_page_ = page;
+    return *device;
+  }
+
+ private:
+  static constexpr unsigned kPageBits = 12;
+  DeviceMemory& devices_;
+  uint64_t host_page_ = UINT64_MAX;
+};
+
+int32_t device_of_range(const RegionTable::View& view, uint64_t address, uint64_t nbytes,
+                        LooseMemory& loose) {
+  const Region* region = view.find(address, nbytes);
+  return region != nullptr ? device_of_region(*region) : loose.device_of(address, nbytes);
 }
 
 std::vector<uint64_t>& key_bytes_of_this_thread() {
@@ -87,9 +122,9 @@ void check_lengths(size_t keys, size_t items) {
 }
 
 LayoutBatch::LayoutBatch(const PageLayout& layout, std::span<const int64_t> rows, size_t first,
-                         size_t last)
-    : layout_(layout), rows_(rows), first_(first), last_(last),
-      regions_(regions_of_this_thread()) {
+                         size_t last, size_t place, size_t first_id)
+    : layout_(layout), rows_(rows), first_(first), last_(last), first_id_(first_id),
+      regions_(regions_of_this_thread(place)) {
   if (first >= last || last > layout.fragments().size())
     throw InvalidBatch("fragments [" + std::to_string(first) + ", " + std::to_string(last) +
                        ") are not a part of the layout's [0, " +
@@ -109,14 +144,50 @@ void LayoutBatch::check_distinct() const {
                        " stands twice in one get");
 }
 
-void LayoutBatch::classify(const RegionTable& table, bool strict) {
+void LayoutBatch::classify(const RegionTable& table, bool strict, DeviceMemory* devices) {
   const RegionTable::View view = table.view();
   regions_.clear();
+  bool unlike = false;  // some of it is in a device, or nobody knows yet
   for (size_t j = first_; j < last_; ++j) {
     const LayoutFragment& fragment = layout_.fragments()[j];
     const Region* region = view.find(fragment.base, layout_.extent(fragment));
     if (region == nullptr && strict) check_rows(view, fragment);
     regions_.push_back(region != nullptr ? region->id : kLooseRegion);
+    unlike |= region == nullptr || region->kind == MemoryKind::kDevice;
+  }
+  if (unlike && devices != nullptr) find_devices(view, *devices);
+}
+
+[[gnu::noinline]] void LayoutBatch::find_devices(const RegionTable::View& view,
+                                                 DeviceMemory& devices) {
+  for (size_t j = first_; j < last_; ++j) {
+    const int32_t device = device_of_fragment(view, layout_.fragments()[j], devices);
+    devices_.push_back(device);
+    if (device != kEachRow) noted(device);
+  }
+  for (size_t j = first_; j < last_; ++j)
+    if (devices_[j - first_] == kEachRow) find_row_devices(view, j, devices);
+}
+
+int32_t LayoutBatch::device_of_fragment(const RegionTable::View& view,
+                                        const LayoutFragment& fragment,
+                                        DeviceMemory& devices) const {
+  const uint64_t extent = layout_.extent(fragment);
+  if (const Region* region = view.find(fragment.base, extent)) return device_of_region(*region);
+  const auto device = devices.device_of(fragment.base, extent);
+  return device && *device != kHostMemory ? *device : kEachRow;
+}
+
+void LayoutBatch::find_row_devices(const RegionTable::View& view, size_t j,
+                                   DeviceMemory& devices) {
+  const size_t width = last_ - first_;
+  const LayoutFragment& fragment = layout_.fragments()[j];
+  row_devices_.resize(rows_.size() * width, kHostMemory);
+  LooseMemory loose(devices);
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const uint64_t address = fragment.base + static_cast<uint64_t>(rows_[i]) * fragment.stride;
+    row_devices_[i * width + (j - first_)] =
+        noted(device_of_range(view, address, fragment.nbytes, loose));
   }
 }
 
@@ -129,17 +200,36 @@ void LayoutBatch::check_rows(const RegionTable::View& view, const LayoutFragment
   }
 }
 
+void JoinedBatch::append(const PageLayout& layout, std::span<const int64_t> rows) {
+  parts_.emplace_back(layout, rows, 0, layout.fragments().size(), parts_.size(), pieces_);
+  pieces_ += rows.size() * layout.fragments().size();
+  ends_.push_back((ends_.empty() ? 0 : ends_.back()) + rows.size());
+}
+
+void JoinedBatch::classify(const RegionTable& table, bool strict, DeviceMemory* devices) {
+  for (LayoutBatch& part : parts_) {
+    part.classify(table, strict, devices);
+    include(part);
+  }
+}
+
+JoinedBatch::Place JoinedBatch::place_of(size_t i) const {
+  const auto part = static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), i) - ends_.begin());
+  return {&parts_[part], i - (part == 0 ? 0 : ends_[part - 1])};
+}
+
 ListedBatch::ListedBatch(const RangeBatch& ranges)
     : ranges_(ranges), regions_(regions_of_this_thread()), key_bytes_(key_bytes_of_this_thread()) {
   ranges_.check_shape();
   for (uint64_t key = 0; key < ranges_.keys; ++key) key_bytes_.push_back(ranges_.bytes_of(key));
 }
 
-void ListedBatch::classify(const RegionTable& table, bool strict) {
+void ListedBatch::classify(const RegionTable& table, bool strict, DeviceMemory* devices) {
   const RegionTable::View view = table.view();
   // Range i of a key mostly lies in the region of range i of the key before: a region is a layer.
   std::vector<const Region*>& guesses = guesses_of_this_thread();
   regions_.resize(ranges_.ranges);
+  bool unlike = false;
   for (uint64_t key = 0; key < ranges_.keys; ++key) {
     const uint64_t begin = ranges_.begin(key);
     const uint64_t count = ranges_.end(key) - begin;
@@ -151,8 +241,19 @@ void ListedBatch::classify(const RegionTable& table, bool strict) {
       if (region == nullptr && nbytes != 0 && strict) refuse_unregistered(address, nbytes);
       regions_[begin + i] = region != nullptr ? region->id : loose_id(begin + i);
       if (region != nullptr) guesses[i] = region;
+      unlike |= region == nullptr || region->kind == MemoryKind::kDevice;
     }
   }
+  if (unlike && devices != nullptr) find_devices(view, *devices);
+}
+
+[[gnu::noinline]] void ListedBatch::find_devices(const RegionTable::View& view,
+                                                 DeviceMemory& devices) {
+  devices_.resize(ranges_.ranges, kHostMemory);
+  LooseMemory loose(devices);
+  for (uint64_t j = 0; j < ranges_.ranges; ++j)
+    if (ranges_.nbytes[j] != 0)
+      devices_[j] = noted(device_of_range(view, ranges_.addresses[j], ranges_.nbytes[j], loose));
 }
 
 }  // namespace umbp

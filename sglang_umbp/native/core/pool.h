@@ -12,7 +12,11 @@
 #include <string_view>
 #include <vector>
 
+#include "arena_pins.h"
 #include "copy_pool.h"
+#include "device_copier.h"
+#include "device_memory.h"
+#include "device_moves.h"
 #include "fork_guard.h"
 #include "log2_histogram.h"
 #include "owner.h"
@@ -38,6 +42,8 @@ struct PoolConfig {
   bool exists_refreshes = false;
   bool call_debug = false;
   bool latency_histograms = false;
+  uint64_t staging_bytes = 16u << 20;     // a slab through which a call reaches what is not pinned
+  uint64_t pin_chunk_bytes = 1u << 30;    // a multiple of 2 MiB
 };
 
 // One component of a namespace: pages of the same hash are different objects in each component.
@@ -60,6 +66,11 @@ struct PoolStats {
   Log2Histogram::Snapshot put_latency;
   Log2Histogram::Snapshot exists_latency;
   Log2Histogram::Snapshot pin_latency;
+  struct {
+    DeviceCopyTotals copies;
+    uint64_t staged_bytes = 0;  // of them, through a slab
+    uint64_t pinned_bytes = 0;  // of the arena; each map of it counts
+  } devices;
 };
 
 // The descriptors by which another process maps an owner's memory, and its own client area.
@@ -67,6 +78,22 @@ struct Share {
   std::array<int, 4> memory;  // header, buckets, entries, arena
   int client = -1;
   uint32_t client_id = 0;
+};
+
+// Pages of one component: the objects of `keys`, whose digests are `digests`, from the layout's rows.
+struct PagePut {
+  const Component& component;
+  const PageLayout& layout;
+  std::span<const Hash128> digests;
+  std::span<const std::string_view> keys;
+  std::span<const int64_t> rows;
+};
+
+// Objects of one component and their sizes, one a digest.
+struct SizedObjects {
+  const Component& component;
+  std::span<const Hash128> digests;
+  std::span<const uint64_t> sizes;
 };
 
 // Where a put into another process's pool copies: item picks[i] of the batch to offsets[i] in the arena.
@@ -96,15 +123,29 @@ class Pool {
   void lose();
   void unmap();
   bool lost() const { return lost_.load(std::memory_order_acquire); }
+  // While hidden nothing is found that is not held already: look-ups, gets and pins are answered as those of
+  // a lost pool, sessions are read as ever.
+  void hide(bool hidden);
+  bool hidden() const { return hidden_.load(std::memory_order_seq_cst); }
   // Becomes true when no call of this pool reads a component's key any more: after close() or unmap().
   std::shared_ptr<const std::atomic<bool>> ended() const { return ended_; }
 
   // Whether the threads that give maps their pages (prefault_in_background) are through.
   bool populated();
 
-  // Memory that batches may name. Throws RegionError.
-  void add_region(const Region& region, bool grow);
+  // Batches may name memory of devices from now on. Throws Error if it has a runtime already.
+  void use_devices(std::shared_ptr<DeviceApi> api, DeviceHooks hooks);
+  bool has_devices() const { return devices() != nullptr; }
+  // Pins the map of the arena that devices read (writing: the one that they write to), until it is done or
+  // the pool closes or is lost. Throws DeviceError: what is not pinned is reached through slabs. Returns the
+  // bytes that this call pinned: 0 where one map serves both and is pinned already.
+  uint64_t pin_arena(int device, bool writing);
+
+  // Memory that batches may name; kind, device, alias and mode are asked of the runtime. Throws
+  // RegionError, DeviceError.
+  void add_region(uint64_t base, uint64_t nbytes, bool grow);
   void remove_region(uint64_t base);
+  std::vector<Region> regions();
   // The component with this identity; the same identity gives the same component.
   Component component(std::string_view identity);
   // out[i]: the 128-bit digest of keys[i], from which each component derives its own.
@@ -112,27 +153,33 @@ class Pool {
     prf128_batch(secret_, keys, out);
   }
 
+  // after: what must have happened on the device before a byte of the caller's memory is read or written;
+  // a call that names a stream or an event waits for it without a deadline. Throws DeviceError.
   // `out` has one status a key. Gets: kOk, kMissing, kSizeMismatch, kBadRange, kNoSlot.
   void get_pages(const Component& component, const PageLayout& layout,
                  std::span<const Hash128> digests, std::span<const int64_t> rows, size_t first,
-                 size_t last, Status* out);
+                 size_t last, Status* out, const CopyOrder& after = {});
   void get_session_pages(Session& session, size_t part, size_t first_page,
                          const PageLayout& layout, std::span<const int64_t> rows, size_t first,
-                         size_t last, Status* out);
+                         size_t last, Status* out, const CopyOrder& after = {});
   void get_ranges(const Component& component, std::span<const Hash128> digests,
-                  const RangeBatch& ranges, Status* out);
+                  const RangeBatch& ranges, Status* out, const CopyOrder& after = {});
   void get_session_ranges(Session& session, size_t part, size_t first_page,
-                          const RangeBatch& ranges, Status* out);
+                          const RangeBatch& ranges, Status* out, const CopyOrder& after = {});
 
   // `keys` are the full keys of `digests`, valid during the call. depth: pages that come before the
   // first of these in their prefix, of which they are consecutive pages.
   void put_pages(const Component& component, const PageLayout& layout,
                  std::span<const Hash128> digests, std::span<const std::string_view> keys,
-                 std::span<const int64_t> rows, std::optional<uint32_t> depth, Status* out);
+                 std::span<const int64_t> rows, std::optional<uint32_t> depth, Status* out,
+                 const CopyOrder& after = {});
+  // The same of several components as one batch: `out` has the statuses of all, one after the other.
+  void put_components(std::span<const PagePut> puts, std::optional<uint32_t> depth, Status* out,
+                      const CopyOrder& after = {});
   // object_bytes: one a key; nullptr for whole objects of one range.
   void put_ranges(const Component& component, std::span<const Hash128> digests,
                   std::span<const std::string_view> keys, const uint64_t* object_bytes,
-                  const RangeBatch& ranges, Status* out);
+                  const RangeBatch& ranges, Status* out, const CopyOrder& after = {});
 
   // Attached pools put in three steps: the owner reserves (RemoteBatch), these copy, the owner commits.
   // check_*: before anything is reserved, what put_* would refuse: throws, or a status a key (kOk,
@@ -143,13 +190,16 @@ class Pool {
   void check_put_ranges(const uint64_t* object_bytes, const RangeBatch& ranges, Status* out);
   // False: the pool is lost, and nothing was copied.
   bool fill_pages(const PageLayout& layout, std::span<const int64_t> rows,
-                  const FillTargets& targets);
+                  const FillTargets& targets, const CopyOrder& after = {});
   bool fill_ranges(const uint64_t* object_bytes, const RangeBatch& ranges,
-                   const FillTargets& targets);
+                   const FillTargets& targets, const CopyOrder& after = {});
 
   // found[i]: every component has key i. The prefix form stops at the first that has not.
   void exists(std::span<const Component> components, std::span<const Hash128> digests, bool* found);
   size_t exists_prefix(std::span<const Component> components, std::span<const Hash128> digests);
+  // Whether all of these are there with these sizes; they were used now, as eviction sees it. Waits for
+  // nothing: false where no reader slot is free, or the pool is lost.
+  bool holds(std::span<const SizedObjects> objects);
   std::shared_ptr<Session> pin(std::span<const Component> components,
                                std::span<const Hash128> digests, bool firm);
   void remove(std::span<const Component> components, std::span<const Hash128> digests,
@@ -189,8 +239,10 @@ class Pool {
   }
   void refuse_own_client(uint32_t id);
   static void wait_for(const std::atomic<uint32_t>& calls);
+  void leave_unread(Status answer, std::span<Status> out, bool counts_as_call);
   // For gets of a lost pool.
   void answer_all(Status answer, std::span<Status> out, PhaseTimer& timer);
+  bool holds(const SizedObjects& objects, int slot);
   size_t look_up(std::span<const Component> components, std::span<const Hash128> digests,
                  bool stop_at_missing, bool* found);
   // Batch: a LayoutBatch or a ListedBatch.
@@ -206,6 +258,20 @@ class Pool {
   template <class Batch>
   void read_pinned(Session& session, size_t part, size_t first_page, size_t count,
                    const Batch& batch, Status* out, PhaseTimer& timer);
+  // Whose memory the batch names, and the wait for what the caller said.
+  template <class Batch>
+  void classify(Batch& batch, PhaseTimer& timer);
+  DeviceMemory* devices() const { return devices_.load(std::memory_order_acquire); }
+  template <Direction direction, class Batch, class EachObject>
+  void copy(const Batch& batch, PhaseTimer& timer, const EachObject& each_object);
+  template <Direction direction, class Batch, class EachObject>
+  void copy_mixed(const Batch& batch, PhaseTimer& timer, const EachObject& each_object);
+  void unpin() noexcept;
+  void let_go_of_devices() noexcept;
+  void abandon_devices() noexcept;  // in a forked child, where the runtime does not work
+  [[gnu::noinline]] void await(const CopyOrder& after);
+  ArenaMap readable_map() const;
+  ArenaMap writable_map();
   template <class Batch, class SizeOf>
   void fill(const Batch& batch, const FillTargets& targets, const SizeOf& size_of,
             PhaseTimer& timer);
@@ -216,6 +282,7 @@ class Pool {
   ForkGuard guard_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> lost_{false};
+  std::atomic<bool> hidden_{false};
   std::atomic<uint32_t> calls_{0};
   std::atomic<uint32_t> lost_calls_{0};
   std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);
@@ -227,6 +294,11 @@ class Pool {
   uint32_t own_client_ = 0;
   std::vector<Mapping> attached_;
   std::unique_ptr<WritableArena> writable_;
+  // Null: no device runtime. Once it is not, the pins are there, too.
+  std::atomic<DeviceMemory*> devices_{nullptr};
+  std::unique_ptr<DeviceMemory> own_devices_;
+  std::shared_ptr<ArenaPins> read_pins_;   // of the map that gets read; one object with the other
+  std::shared_ptr<ArenaPins> write_pins_;  // where both are one map
   std::unique_ptr<Reader> reader_;
   std::shared_ptr<SessionList> sessions_;
   std::mutex components_mutex_;

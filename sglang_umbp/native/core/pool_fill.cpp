@@ -1,7 +1,7 @@
 // The client's half of a put into another process's pool: copies into what the owner reserved.
-#include "batches.h"
 #include "pool.h"
 #include "pool_call.h"
+#include "pool_copy.h"
 
 namespace umbp {
 namespace {
@@ -41,48 +41,44 @@ void Pool::fill(const Batch& batch, const FillTargets& targets, const SizeOf& si
   for (size_t i = 0; i < targets.picks.size(); ++i)
     check_target(reader_->index(), targets.offsets[i], size_of(targets.picks[i]));
   const auto arena = reinterpret_cast<uint64_t>(writable().data());
-  thread_local std::vector<Run> runs;
-  runs.clear();
-  RunBuilder builder(runs);
-  for (size_t i = 0; i < targets.picks.size(); ++i) {
-    const uint64_t item = targets.picks[i];
-    batch.template add<Direction::kPut>(item, arena + targets.offsets[i], builder);
-    timer.count(batch.fragments_of(item), size_of(item));
-  }
-  builder.finish();
-  timer.mark(Phase::kPlan);
-  copies_.copy(runs.data(), runs.size(), &timer);
+  copy<Direction::kPut>(batch, timer, [&](const auto& add) {
+    for (size_t i = 0; i < targets.picks.size(); ++i) {
+      const uint64_t item = targets.picks[i];
+      add(item, arena + targets.offsets[i]);
+      timer.count(batch.fragments_of(item), size_of(item));
+    }
+  });
 }
 
 void Pool::check_put_pages(const PageLayout& layout, std::span<const int64_t> rows) {
   Call call(*this);
   LayoutBatch batch(layout, rows, 0, layout.fragments().size());
-  batch.classify(regions_, config_.strict_registration);
+  batch.classify(regions_, config_.strict_registration, devices());
 }
 
 void Pool::check_put_ranges(const uint64_t* object_bytes, const RangeBatch& ranges, Status* out) {
   Call call(*this);
   ListedBatch batch(ranges);
   for (uint64_t i = 0; i < ranges.keys; ++i) out[i] = ranges.check_object(i, object_bytes[i]);
-  batch.classify(regions_, config_.strict_registration);
+  batch.classify(regions_, config_.strict_registration, devices());
 }
 
 bool Pool::fill_pages(const PageLayout& layout, std::span<const int64_t> rows,
-                      const FillTargets& targets) {
+                      const FillTargets& targets, const CopyOrder& after) {
   Call call(*this);
   if (call.lost()) return false;
   PhaseTimer timer(config_.call_debug, put_phases_);
   check_picks(targets, rows.size());
   LayoutBatch batch(layout, rows, 0, layout.fragments().size());
   timer.mark(Phase::kBuild);
-  batch.classify(regions_, config_.strict_registration);
-  timer.mark(Phase::kClassify);
+  batch.after = after;
+  classify(batch, timer);
   fill(batch, targets, [&](uint64_t) { return layout.object_bytes(); }, timer);
   return true;
 }
 
 bool Pool::fill_ranges(const uint64_t* object_bytes, const RangeBatch& ranges,
-                       const FillTargets& targets) {
+                       const FillTargets& targets, const CopyOrder& after) {
   Call call(*this);
   if (call.lost()) return false;
   PhaseTimer timer(config_.call_debug, put_phases_);
@@ -92,8 +88,8 @@ bool Pool::fill_ranges(const uint64_t* object_bytes, const RangeBatch& ranges,
     if (ranges.check_object(pick, object_bytes[pick]) != Status::kOk)
       refuse_pick(pick, "does not tile its object");
   timer.mark(Phase::kBuild);
-  batch.classify(regions_, config_.strict_registration);
-  timer.mark(Phase::kClassify);
+  batch.after = after;
+  classify(batch, timer);
   fill(batch, targets, [&](uint64_t item) { return object_bytes[item]; }, timer);
   return true;
 }

@@ -1,21 +1,14 @@
 // Gets: name, check, plan, copy, let go.
 #include <algorithm>
 
-#include "batches.h"
 #include "pool.h"
 #include "pool_call.h"
+#include "pool_copy.h"
 
 namespace umbp {
 namespace {
 
 constexpr uint64_t kSliceBytes = 256u << 20;  // what one call may keep from being freed
-
-// Not inlined: the compiler would ask for the address of the thread's vector once a fragment.
-[[gnu::noinline]] std::vector<Run>& runs_of_this_thread() {
-  thread_local std::vector<Run> runs;
-  runs.clear();
-  return runs;
-}
 
 std::span<const Hash128> derive_keys(const Reader& reader, const Component& component,
                                      std::span<const Hash128> digests) {
@@ -79,36 +72,27 @@ void Pool::read_named(std::span<const Hash128> keys, const Batch& batch, Status*
 template <class Batch>
 void Pool::read_slice(std::span<const Hash128> keys, const Batch& batch, size_t first_item,
                       Status* out, PhaseTimer& timer) {
+  const bool counts_as_call = first_item == 0;  // one a get, whatever its slices
+  if (hidden()) return leave_unread(Status::kMissing, {out, keys.size()}, counts_as_call);
   const int slot = reader_->claim_slot(config_.deadline);
   SlotGuard guard(*reader_, slot);
-  if (slot < 0) {
-    std::fill(out, out + keys.size(), Status::kNoSlot);
-    ReadTotals totals;
-    totals.calls = first_item == 0 ? 1 : 0;
-    totals.by_status[static_cast<size_t>(Status::kNoSlot)] = keys.size();
-    reader_->slots().spare_ledger().add(totals);
-    return;
-  }
+  if (slot < 0) return leave_unread(Status::kNoSlot, {out, keys.size()}, counts_as_call);
   NamedBatch named(*reader_, slot, keys);
-  named.totals().calls = first_item == 0 ? 1 : 0;  // one a get, whatever its slices
+  named.totals().calls = counts_as_call ? 1 : 0;
   timer.mark(Phase::kResolve);
-  std::vector<Run>& runs = runs_of_this_thread();
-  RunBuilder builder(runs);
   const auto arena = reinterpret_cast<uint64_t>(reader_->index().arena);
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const size_t item = first_item + i;
-    out[i] = Status::kMissing;
-    if (named.found(i) && within_arena(reader_->index(), named.entry(i))) {
-      out[i] = batch.check(item, named.entry(i).nbytes);
-      if (out[i] == Status::kOk)
-        batch.template add<Direction::kGet>(item, arena + named.entry(i).offset, builder);
+  copy<Direction::kGet>(batch, timer, [&](const auto& add) {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const size_t item = first_item + i;
+      out[i] = Status::kMissing;
+      if (named.found(i) && within_arena(reader_->index(), named.entry(i))) {
+        out[i] = batch.check(item, named.entry(i).nbytes);
+        if (out[i] == Status::kOk) add(item, arena + named.entry(i).offset);
+      }
+      named.totals().count(out[i], batch.bytes_of(item));
+      timer.count(batch.fragments_of(item), out[i] == Status::kOk ? batch.bytes_of(item) : 0);
     }
-    named.totals().count(out[i], batch.bytes_of(item));
-    timer.count(batch.fragments_of(item), out[i] == Status::kOk ? batch.bytes_of(item) : 0);
-  }
-  builder.finish();
-  timer.mark(Phase::kPlan);
-  copies_.copy(runs.data(), runs.size(), &timer);
+  });
   named.record_recency();
 }
 
@@ -128,37 +112,37 @@ template <class Batch>
 void Pool::read_pinned(Session& session, size_t part, size_t first_page, size_t pages,
                        const Batch& batch, Status* out, PhaseTimer& timer) {
   timer.mark(Phase::kResolve);
-  std::vector<Run>& runs = runs_of_this_thread();
-  RunBuilder builder(runs);
   ReadTotals totals;
   totals.calls = 1;
   const auto arena = reinterpret_cast<uint64_t>(reader_->index().arena);
-  for (size_t i = 0; i < pages; ++i) {
-    const PinnedObject& object = session.object(first_page + i, part);
-    out[i] = object.handle == kNoHandle ? Status::kNotPinned : batch.check(i, object.nbytes);
-    if (out[i] == Status::kOk)
-      batch.template add<Direction::kGet>(i, arena + object.offset, builder);
-    totals.count(out[i], batch.bytes_of(i));
-    timer.count(batch.fragments_of(i), out[i] == Status::kOk ? batch.bytes_of(i) : 0);
-  }
-  builder.finish();
-  timer.mark(Phase::kPlan);
-  copies_.copy(runs.data(), runs.size(), &timer);
+  copy<Direction::kGet>(batch, timer, [&](const auto& add) {
+    for (size_t i = 0; i < pages; ++i) {
+      const PinnedObject& object = session.object(first_page + i, part);
+      out[i] = object.handle == kNoHandle ? Status::kNotPinned : batch.check(i, object.nbytes);
+      if (out[i] == Status::kOk) add(i, arena + object.offset);
+      totals.count(out[i], batch.bytes_of(i));
+      timer.count(batch.fragments_of(i), out[i] == Status::kOk ? batch.bytes_of(i) : 0);
+    }
+  });
   session.ledger().add(totals);
 }
 
 void Pool::answer_all(Status answer, std::span<Status> out, PhaseTimer& timer) {
-  std::fill(out.begin(), out.end(), answer);
   timer.count(out.size(), 0);
+  leave_unread(answer, out, true);
+}
+
+void Pool::leave_unread(Status answer, std::span<Status> out, bool counts_as_call) {
+  std::fill(out.begin(), out.end(), answer);
   ReadTotals totals;
-  totals.calls = 1;
+  totals.calls = counts_as_call ? 1 : 0;
   totals.by_status[static_cast<size_t>(answer)] = out.size();
   reader_->slots().spare_ledger().add(totals);
 }
 
 void Pool::get_pages(const Component& component, const PageLayout& layout,
                      std::span<const Hash128> digests, std::span<const int64_t> rows, size_t first,
-                     size_t last, Status* out) {
+                     size_t last, Status* out, const CopyOrder& after) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.get));
   PhaseTimer timer(config_.call_debug, get_phases_);
@@ -168,14 +152,14 @@ void Pool::get_pages(const Component& component, const PageLayout& layout,
   if (call.lost()) return answer_all(Status::kMissing, {out, digests.size()}, timer);
   const auto keys = derive_keys(*reader_, component, digests);
   timer.mark(Phase::kBuild);
-  batch.classify(regions_, config_.strict_registration);
-  timer.mark(Phase::kClassify);
+  batch.after = after;
+  classify(batch, timer);
   read_named(keys, batch, out, timer);
 }
 
 void Pool::get_session_pages(Session& session, size_t part, size_t first_page,
                              const PageLayout& layout, std::span<const int64_t> rows, size_t first,
-                             size_t last, Status* out) {
+                             size_t last, Status* out, const CopyOrder& after) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.get));
   PhaseTimer timer(config_.call_debug, get_phases_);
@@ -184,13 +168,13 @@ void Pool::get_session_pages(Session& session, size_t part, size_t first_page,
   batch.check_distinct();
   if (call.lost()) return answer_all(Status::kNotPinned, {out, rows.size()}, timer);
   timer.mark(Phase::kBuild);
-  batch.classify(regions_, config_.strict_registration);
-  timer.mark(Phase::kClassify);
+  batch.after = after;
+  classify(batch, timer);
   read_session(session, part, first_page, rows.size(), batch, out, timer);
 }
 
 void Pool::get_ranges(const Component& component, std::span<const Hash128> digests,
-                      const RangeBatch& ranges, Status* out) {
+                      const RangeBatch& ranges, Status* out, const CopyOrder& after) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.get));
   PhaseTimer timer(config_.call_debug, get_phases_);
@@ -200,13 +184,13 @@ void Pool::get_ranges(const Component& component, std::span<const Hash128> diges
   if (call.lost()) return answer_all(Status::kMissing, {out, digests.size()}, timer);
   const auto keys = derive_keys(*reader_, component, digests);
   timer.mark(Phase::kBuild);
-  batch.classify(regions_, config_.strict_registration);
-  timer.mark(Phase::kClassify);
+  batch.after = after;
+  classify(batch, timer);
   read_named(keys, batch, out, timer);
 }
 
 void Pool::get_session_ranges(Session& session, size_t part, size_t first_page,
-                              const RangeBatch& ranges, Status* out) {
+                              const RangeBatch& ranges, Status* out, const CopyOrder& after) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.get));
   PhaseTimer timer(config_.call_debug, get_phases_);
@@ -215,8 +199,8 @@ void Pool::get_session_ranges(Session& session, size_t part, size_t first_page,
   ranges.check_disjoint();
   if (call.lost()) return answer_all(Status::kNotPinned, {out, ranges.keys}, timer);
   timer.mark(Phase::kBuild);
-  batch.classify(regions_, config_.strict_registration);
-  timer.mark(Phase::kClassify);
+  batch.after = after;
+  classify(batch, timer);
   read_session(session, part, first_page, ranges.keys, batch, out, timer);
 }
 

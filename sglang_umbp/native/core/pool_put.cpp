@@ -1,7 +1,7 @@
 // Puts: allocate in one pass, copy without a lock, commit in one pass.
-#include "batches.h"
 #include "pool.h"
 #include "pool_call.h"
+#include "pool_copy.h"
 
 namespace umbp {
 namespace {
@@ -30,21 +30,17 @@ void Pool::store(std::vector<PutItem>& items, const Batch& batch, PhaseTimer& ti
   const Deadline deadline = Deadline::after(config_.deadline);
   FillingGuard guard(owner(), items);
   const auto arena = reinterpret_cast<uint64_t>(owner().arena());
-  thread_local std::vector<Run> runs;
   bool over = false;
   while (!over) {
     owner().allocate(items, deadline);
     timer.mark(Phase::kAllocate);
-    runs.clear();
-    RunBuilder builder(runs);
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (items[i].phase != PutPhase::kNew) continue;
-      batch.template add<Direction::kPut>(i, arena + items[i].offset, builder);
-      timer.count(batch.fragments_of(i), items[i].nbytes);
-    }
-    builder.finish();
-    timer.mark(Phase::kPlan);
-    copies_.copy(runs.data(), runs.size(), &timer);
+    copy<Direction::kPut>(batch, timer, [&](const auto& add) {
+      for (size_t i = 0; i < items.size(); ++i) {
+        if (items[i].phase != PutPhase::kNew) continue;
+        add(i, arena + items[i].offset);
+        timer.count(batch.fragments_of(i), items[i].nbytes);
+      }
+    });
     over = owner().commit(items);
     timer.mark(Phase::kCommit);
     if (!over) over = owner().await_busy(items, deadline);
@@ -57,7 +53,8 @@ void Pool::store(std::vector<PutItem>& items, const Batch& batch, PhaseTimer& ti
 
 void Pool::put_pages(const Component& component, const PageLayout& layout,
                      std::span<const Hash128> digests, std::span<const std::string_view> keys,
-                     std::span<const int64_t> rows, std::optional<uint32_t> depth, Status* out) {
+                     std::span<const int64_t> rows, std::optional<uint32_t> depth, Status* out,
+                     const CopyOrder& after) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.put));
   PhaseTimer timer(config_.call_debug, put_phases_);
@@ -66,14 +63,34 @@ void Pool::put_pages(const Component& component, const PageLayout& layout,
   std::vector<PutItem> items = make_items(component.id, component.key, digests, keys, depth);
   for (PutItem& item : items) item.nbytes = layout.object_bytes();
   timer.mark(Phase::kBuild);
-  batch.classify(regions_, config_.strict_registration);
-  timer.mark(Phase::kClassify);
+  batch.after = after;
+  classify(batch, timer);
+  store(items, batch, timer, out);
+}
+
+void Pool::put_components(std::span<const PagePut> puts, std::optional<uint32_t> depth, Status* out,
+                          const CopyOrder& after) {
+  Call call(*this);
+  const CallLatency latency(latency_of(latencies_.put));
+  PhaseTimer timer(config_.call_debug, put_phases_);
+  JoinedBatch batch;
+  std::vector<PutItem> items;
+  for (const PagePut& put : puts) {
+    check_lengths(put.digests.size(), put.rows.size());
+    batch.append(put.layout, put.rows);
+    append_items(items, put.component.id, put.component.key, put.digests, put.keys, depth);
+    for (size_t i = items.size() - put.rows.size(); i < items.size(); ++i)
+      items[i].nbytes = put.layout.object_bytes();
+  }
+  timer.mark(Phase::kBuild);
+  batch.after = after;
+  classify(batch, timer);
   store(items, batch, timer, out);
 }
 
 void Pool::put_ranges(const Component& component, std::span<const Hash128> digests,
                       std::span<const std::string_view> keys, const uint64_t* object_bytes,
-                      const RangeBatch& ranges, Status* out) {
+                      const RangeBatch& ranges, Status* out, const CopyOrder& after) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.put));
   PhaseTimer timer(config_.call_debug, put_phases_);
@@ -87,8 +104,8 @@ void Pool::put_ranges(const Component& component, std::span<const Hash128> diges
     if (shape != Status::kOk) items[i].finish(shape);
   }
   timer.mark(Phase::kBuild);
-  batch.classify(regions_, config_.strict_registration);
-  timer.mark(Phase::kClassify);
+  batch.after = after;
+  classify(batch, timer);
   store(items, batch, timer, out);
 }
 

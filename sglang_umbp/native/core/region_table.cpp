@@ -90,13 +90,15 @@ void RegionTable::add(const Region& region, bool grow) {
   added->id = ++last_id_;
 }
 
-void RegionTable::remove(uint64_t base) {
+uint64_t RegionTable::remove(uint64_t base) {
   const std::unique_lock lock(lock_);
   const size_t above = upper_bound(regions_, base);
   if (above == 0 || regions_[above - 1].base != base) {
     throw RegionError("cannot unregister " + hex(base) + ": no region starts there");
   }
+  const uint64_t nbytes = regions_[above - 1].nbytes;
   regions_.erase(regions_.begin() + static_cast<ptrdiff_t>(above - 1));
+  return nbytes;
 }
 
 size_t RegionTable::size() const {

@@ -56,8 +56,8 @@ class RegionTable {
   // (without grow, or smaller) or with other attributes. The table is then unchanged.
   void add(const Region& region, bool grow = false);
 
-  // Throws RegionError if no region has this base. Waits for the views that are held.
-  void remove(uint64_t base);
+  // Returns its size. Throws RegionError if no region has this base. Waits for the views that are held.
+  uint64_t remove(uint64_t base);
 
   size_t size() const;
   std::vector<Region> list() const;  // ascending bases

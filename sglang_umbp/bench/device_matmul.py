@@ -1,0 +1,184 @@
+"""A series of matrix products with copies running during all of it: how much slower, at which rate. Needs torch."""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from .._native import DeviceCopier
+from .device_memory import CopyMemory
+from .device_shapes import CopyShape, place
+from .device_ways import Batch, CopyCase, grid_of
+from .errors import BenchArgumentsError, MeasurementError
+
+SERIES = 20
+DMA_PIECE_NBYTES = 32 << 20
+START_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class MatmulCase:
+    """A copy that is repeated beside the products, by this way."""
+
+    label: str
+    shape: CopyShape
+    direction: str
+    way: str
+
+
+@dataclass
+class MatmulFigures:
+    """alone_ms and beside_ms: of one product, a figure a series; alone is measured before and after each series that
+    has company. during_all: the copies began before every such series and ended after it.
+    """
+
+    case: MatmulCase
+    taken: str
+    grid: int
+    alone_ms: list[float] = field(default_factory=list)
+    beside_ms: list[float] = field(default_factory=list)
+    gbps: list[float] = field(default_factory=list)
+    during_all: bool = True
+
+    @property
+    def slowdown(self) -> float:
+        return statistics.median(self.beside_ms) / statistics.median(self.alone_ms)
+
+
+class Products:
+    """bfloat16 products of two square matrices, on a stream of their own."""
+
+    def __init__(self, torch: Any, device: int, size: int) -> None:
+        self._torch = torch
+        place_of = torch.device("cuda", device)  # torch's name for HIP devices, too
+        self._stream = torch.cuda.Stream(place_of)
+        self._left = torch.randn(size, size, device=place_of, dtype=torch.bfloat16)
+        self._right = torch.randn_like(self._left)
+        self._out = torch.empty_like(self._left)
+        torch.cuda.synchronize(place_of)
+
+    def series_ms(self, count: int = SERIES) -> float:
+        """Milliseconds of one product of a series, by the device's clock."""
+        torch = self._torch
+        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        with torch.cuda.stream(self._stream):
+            begun.record(self._stream)
+            for _ in range(count):
+                torch.mm(self._left, self._right, out=self._out)
+            ended.record(self._stream)
+        ended.synchronize()
+        return float(begun.elapsed_time(ended)) / count
+
+
+class CopyLoop:
+    """Copies one after another on a thread, without a pause, from before the context begins until after its end."""
+
+    def __init__(self, case: CopyCase, batch: Batch, way: str) -> None:
+        self._case, self._batch, self._way = case, batch, way
+        self._thread = threading.Thread(target=self._run)
+        self._started, self._stop = threading.Event(), threading.Event()
+        self._error: Exception | None = None
+        self._ends: list[float] = []
+        self.first_start = 0.0
+
+    def __enter__(self) -> CopyLoop:
+        self._thread.start()
+        if not self._started.wait(START_TIMEOUT_S):
+            raise MeasurementError(f"no copy ended within {START_TIMEOUT_S:.0f} s")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self.first_start = perf_counter()
+            while not self._stop.is_set():
+                self._case.copy(self._batch, self._way, self._case.usual)
+                self._ends.append(perf_counter())
+                self._started.set()
+        except Exception as error:  # handed to the thread that waits in __exit__
+            self._error = error
+        finally:
+            self._started.set()
+
+    def gbps(self) -> float:
+        """Of the copies after the first one."""
+        if len(self._ends) < 2:
+            return 0.0
+        nbytes = int(self._batch.sizes.sum()) * (len(self._ends) - 1)
+        return nbytes / (self._ends[-1] - self._ends[0]) / 1e9
+
+    @property
+    def last_end(self) -> float:
+        return self._ends[-1]
+
+
+def load_torch(device: int) -> Any:
+    """The module. Raises BenchArgumentsError: it is not installed, or sees no such device."""
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise BenchArgumentsError(f"--beside-matmul is not allowed here: torch cannot be imported ({error})") from error
+    if not torch.cuda.is_available() or torch.cuda.device_count() <= device:
+        raise BenchArgumentsError(f"--beside-matmul is not allowed here: torch sees no device {device}")
+    return torch
+
+
+def dma_shape(nbytes: int) -> CopyShape:
+    """About `nbytes` in pieces that copy engines like, each with a guard of its own."""
+    piece = min(DMA_PIECE_NBYTES, nbytes)
+    return CopyShape(max(1, nbytes // piece), 1, piece, "contiguous")
+
+
+def measure_beside(
+    copier: DeviceCopier, memory: CopyMemory, products: Products, cases: list[MatmulCase], rounds: int, seed: int
+) -> list[MatmulFigures]:
+    """`rounds` of: for every case, a series alone, one beside its copies, one alone. Clocks are warm by then."""
+    prepared = list(_prepared(copier, memory, cases, seed))
+    for _ in range(3):
+        products.series_ms()
+    for _ in range(rounds):
+        for copies, batch, figures in prepared:
+            _sample(products, copies, batch, figures)
+    return [figures for _, _, figures in prepared]
+
+
+def _prepared(
+    copier: DeviceCopier, memory: CopyMemory, cases: list[MatmulCase], seed: int
+) -> Iterator[tuple[CopyCase, Batch, MatmulFigures]]:
+    for case in cases:
+        copies = CopyCase(copier, memory, place(case.shape, seed), case.direction)
+        with _counted(copier) as taken:
+            copies.copy(copies.joined, case.way, copies.usual)
+        grid = grid_of(copies.usual, taken[0], case.direction, copies.joined.mean)
+        yield copies, copies.joined, MatmulFigures(case, taken[0], grid)
+
+
+@contextmanager
+def _counted(copier: DeviceCopier) -> Iterator[list[str]]:
+    """A list that gets the names of the ways by which copies went meanwhile."""
+    before, taken = copier.totals()["by_way"], list[str]()
+    yield taken
+    taken += [name for name, count in copier.totals()["by_way"].items() if count > before[name]]
+
+
+def _sample(products: Products, copies: CopyCase, batch: Batch, figures: MatmulFigures) -> None:
+    figures.alone_ms.append(products.series_ms())
+    with CopyLoop(copies, batch, figures.case.way) as loop:
+        begun = perf_counter()
+        beside_ms = products.series_ms()
+        ended = perf_counter()
+    figures.alone_ms.append(products.series_ms())
+    figures.beside_ms.append(beside_ms)
+    figures.gbps.append(loop.gbps())
+    figures.during_all &= loop.first_start < begun and loop.last_end >= ended

@@ -1,0 +1,68 @@
+"""Device memory of an emulated runtime as a test fills and reads it, and a pool that uses that runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from device_runtimes import FakeRuntime, fake_runtime
+
+from sglang_umbp import Pool, _native
+from sglang_umbp.device import runtimes
+
+UNTOUCHED = 0xEE
+
+
+class DeviceArray:
+    """Memory of one device, UNTOUCHED at first; the bytes are as they are now, without any wait."""
+
+    def __init__(self, fake: FakeRuntime, api: _native.DeviceApi, device: int, nbytes: int) -> None:
+        self._fake = fake
+        self._api = api
+        self.device = device
+        self.nbytes = nbytes
+        self.address = api.allocate_device(device, nbytes)
+        self.fill(np.full(nbytes, UNTOUCHED, np.uint8))
+
+    def fill(self, content: np.ndarray, offset: int = 0) -> None:
+        self._fake.poke(self.address + offset, content)
+
+    def now(self, offset: int = 0, nbytes: int | None = None) -> np.ndarray:
+        return self._fake.peek(self.address + offset, self.nbytes - offset if nbytes is None else nbytes)
+
+    def free(self) -> None:
+        self._api.free_device(self.device, self.address)
+
+
+class DeviceRig:
+    """The emulated CUDA as every pool that is opened meanwhile finds it."""
+
+    def __init__(self, fake: FakeRuntime, api: _native.DeviceApi) -> None:
+        self.fake = fake
+        self.api = api
+        self._arrays: list[DeviceArray] = []
+
+    def array(self, nbytes: int, device: int = 0) -> DeviceArray:
+        self._arrays.append(DeviceArray(self.fake, self.api, device, nbytes))
+        return self._arrays[-1]
+
+    def pool(self, **settings: Any) -> Pool:
+        return Pool(**{"capacity_bytes": 1 << 20, "device": "cuda", "deadline_s": 30, **settings})
+
+    def free(self) -> None:
+        for array in self._arrays:
+            array.free()
+
+
+@contextmanager
+def device_rig(**knobs: int) -> Iterator[DeviceRig]:
+    """Device memory is freed at the end; pools must be closed by then."""
+    with fake_runtime("cuda", **knobs) as fake, pytest.MonkeyPatch.context() as patch:
+        rig = DeviceRig(fake, _native.load_cuda(str(fake.path)))
+        patch.setattr(runtimes, "load", lambda _name: rig.api)
+        patch.setattr(runtimes, "already_loaded", lambda: rig.api)
+        yield rig
+        rig.free()

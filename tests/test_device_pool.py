@@ -1,0 +1,91 @@
+"""A pool with the memory of emulated devices, and one mistake planted at a time that the checks must catch."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from device_runtimes import fake_library
+from native_programs import CORE, counts_in, program, program_with, run_program
+
+MAPPINGS = 10_000
+ROUNDS = 160
+PROGRAM_TIMEOUT_S = 240
+
+
+def test_every_short_mapping_and_many_random_ones_are_preserved_both_ways() -> None:
+    counts = counts_in(run_program(program("device_pool_checks", "plain"), fake_library("cuda"), "mappings", MAPPINGS))
+    assert counts["short"] > 406_900
+    assert counts["random"] == MAPPINGS
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one_alias", "aliases_apart"])
+def test_batches_over_host_and_devices_keep_every_byte(apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if apart:
+        monkeypatch.setenv("UMBP_FAKE_KNOBS", "separate_aliases=1")
+    counts = counts_in(run_program(program("device_pool_checks", "plain"), fake_library("cuda"), "mixed", ROUNDS, 3))
+    assert counts["staged"] > 0
+
+
+@pytest.mark.parametrize("variant", ["thread", "address"])
+def test_under_a_sanitizer(variant: str) -> None:
+    run_program(program("device_pool_checks", variant), fake_library("cuda"), "mixed", 48, 5)
+    run_program(program("device_pool_checks", variant), fake_library("cuda"), "order")
+
+
+def test_calls_wait_for_the_stream_or_event_that_they_are_given() -> None:
+    run_program(program("device_pool_checks", "plain"), fake_library("cuda"), "order")
+
+
+LEAK = "static auto* leaked = new std::vector<DeviceCopier::Ticket>; leaked->push_back(std::move({ticket}));"
+PLANTED = {
+    "no_wait_for_a_copy": (
+        "device_moves.cpp",
+        "for (DeviceCopier::Ticket& ticket : tickets) ticket.wait();",
+        "for (DeviceCopier::Ticket& ticket : tickets) {" + LEAK.format(ticket="ticket") + "}",
+    ),
+    "no_order_of_a_copy": (
+        "device_moves.cpp",
+        "copier.submit(pinned, fragments, way, after)",
+        "copier.submit(pinned, fragments, way, CopyOrder{})",
+    ),
+    "no_order_of_a_staged_copy": (
+        "staged_copy.cpp",
+        "CopyDirection::kDeviceToHost, after",
+        "CopyDirection::kDeviceToHost, (static_cast<void>(after), CopyOrder{})",
+    ),
+    "no_order_of_the_host": ("pool_device.cpp", "devices()->await(after);", "static_cast<void>(after);"),
+    "a_half_is_emptied_before_its_bytes_are_there": (
+        "staged_copy.cpp",
+        "  ticket.wait();\n  empty(",
+        "  empty(",
+    ),
+    "a_half_is_emptied_twice_late": (
+        "staged_copy.cpp",
+        "    empty(both.halves[(turn + 1) % 2]);\n",
+        "",
+    ),
+    "memory_nobody_registered_is_the_hosts": (
+        "device_memory.cpp",
+        "if (info.kind != MemoryKind::kDevice) return kHostMemory;",
+        "return kHostMemory;",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_mistake_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, right, mistake = PLANTED[name]
+    text = (CORE / file).read_text()
+    assert text.count(right) >= 1
+    made = program_with("device_pool_checks", {file: text.replace(right, mistake)}, tmp_path)
+    monkeypatch.setenv("UMBP_FAKE_KNOBS", "separate_aliases=1")
+    assert any(_fails(made, *words) for words in (["order"], ["mixed", str(ROUNDS), "3"]))
+
+
+def _fails(binary: Path, *words: str) -> bool:
+    done = subprocess.run(
+        [binary, fake_library("cuda"), *words], capture_output=True, timeout=PROGRAM_TIMEOUT_S, check=False
+    )
+    return done.returncode != 0
