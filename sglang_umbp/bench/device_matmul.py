@@ -17,7 +17,8 @@ from .device_shapes import CopyShape, place
 from .device_ways import Batch, CopyCase, grid_of
 from .errors import BenchArgumentsError, MeasurementError
 
-SERIES = 20
+SERIES = 40
+IN_FLIGHT = 2  # copies at once, as layers that are restored one after another have
 DMA_PIECE_NBYTES = 32 << 20
 START_TIMEOUT_S = 60.0
 
@@ -35,7 +36,8 @@ class MatmulCase:
 @dataclass
 class MatmulFigures:
     """alone_ms and beside_ms: of one product, a figure a series; alone is measured before and after each series that
-    has company. during_all: the copies began before every such series and ended after it.
+    has company. gbps: of the copies while such a series ran. during_all: copies were under way when it began and when
+    it ended.
     """
 
     case: MatmulCase
@@ -77,50 +79,60 @@ class Products:
 
 
 class CopyLoop:
-    """Copies one after another on a thread, without a pause, from before the context begins until after its end."""
+    """Copies on IN_FLIGHT threads, each one after another, from before the context begins until after its end."""
 
     def __init__(self, case: CopyCase, batch: Batch, way: str) -> None:
         self._case, self._batch, self._way = case, batch, way
-        self._thread = threading.Thread(target=self._run)
-        self._started, self._stop = threading.Event(), threading.Event()
-        self._error: Exception | None = None
-        self._ends: list[float] = []
-        self.first_start = 0.0
+        self._nbytes = int(batch.sizes.sum())
+        self._threads = [threading.Thread(target=self._run) for _ in range(IN_FLIGHT)]
+        self._started = [threading.Event() for _ in self._threads]
+        self._waiting = list(self._started)
+        self._stop = threading.Event()
+        self._errors: list[Exception] = []
+        self._copies: list[tuple[float, float]] = []  # begin and end of each
 
     def __enter__(self) -> CopyLoop:
-        self._thread.start()
-        if not self._started.wait(START_TIMEOUT_S):
-            raise MeasurementError(f"no copy ended within {START_TIMEOUT_S:.0f} s")
+        for thread in self._threads:
+            thread.start()
+        try:
+            if not all(started.wait(START_TIMEOUT_S) for started in self._started):
+                raise MeasurementError(f"no copy ended within {START_TIMEOUT_S:.0f} s")
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end()
+        if self._errors:
+            raise self._errors[0]
+
+    def _end(self) -> None:
         self._stop.set()
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
+        started = self._waiting.pop()
         try:
-            self.first_start = perf_counter()
             while not self._stop.is_set():
+                begun = perf_counter()
                 self._case.copy(self._batch, self._way, self._case.usual)
-                self._ends.append(perf_counter())
-                self._started.set()
+                self._copies.append((begun, perf_counter()))
+                started.set()
         except Exception as error:  # handed to the thread that waits in __exit__
-            self._error = error
+            self._errors.append(error)
         finally:
-            self._started.set()
+            started.set()
 
-    def gbps(self) -> float:
-        """Of the copies after the first one."""
-        if len(self._ends) < 2:
-            return 0.0
-        nbytes = int(self._batch.sizes.sum()) * (len(self._ends) - 1)
-        return nbytes / (self._ends[-1] - self._ends[0]) / 1e9
+    def gbps(self, begun: float, ended: float) -> float:
+        """Between two times; of a copy that is under way then, as much as of its time lies between them."""
+        shares = (max(0.0, min(end, ended) - max(begin, begun)) / (end - begin) for begin, end in self._copies)
+        return self._nbytes * sum(shares) / (ended - begun) / 1e9
 
-    @property
-    def last_end(self) -> float:
-        return self._ends[-1]
+    def during_all(self, begun: float, ended: float) -> bool:
+        """Whether copies were under way at both times."""
+        return all(any(begin <= at <= end for begin, end in self._copies) for at in (begun, ended))
 
 
 def load_torch(device: int) -> Any:
@@ -180,5 +192,5 @@ def _sample(products: Products, copies: CopyCase, batch: Batch, figures: MatmulF
         ended = perf_counter()
     figures.alone_ms.append(products.series_ms())
     figures.beside_ms.append(beside_ms)
-    figures.gbps.append(loop.gbps())
-    figures.during_all &= loop.first_start < begun and loop.last_end >= ended
+    figures.gbps.append(loop.gbps(begun, ended))
+    figures.during_all &= loop.during_all(begun, ended)
