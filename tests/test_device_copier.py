@@ -42,6 +42,16 @@ COPIER_PLANTS = {
         "kBulkThreads, kBulkPartBytes}",
         "kBulkThreads, 4096}",
     ),
+    "windows by the first one's shape": (
+        "device_copier.cpp",
+        "first == 0 ? first_choice : choosing_.choose(shape, first_choice.way)",
+        "first_choice",
+    ),
+    "a window cut as the first one": (
+        "device_copier.cpp",
+        "const PlanShape shape = first == 0 ? first_shape : shape_of(runs);",
+        "const PlanShape shape = first_shape;",
+    ),
     "an argument for more than it holds": ("device_copier.cpp", "if (!source.finished()) return false;", ""),
     "a stream that is not waited for": (
         "device_lane.cpp",

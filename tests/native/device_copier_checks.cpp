@@ -100,6 +100,24 @@ void check_random_plans(uint64_t plans, Scenes& scenes, uint64_t* bytes) {
   }
 }
 
+// Windows of one plan that differ: what is not aligned comes late, and long runs do.
+void check_windows(Scenes& scenes) {
+  for (const CopyWay way : kWays) {
+    auto device = std::make_shared<QueuedDevice>();
+    const auto copier = make(device);
+    Scene scene = scenes.one(17000, 1, 16);
+    const Scene odd = scenes.one(500, 3000, 1);
+    scene.runs.insert(scene.runs.end(), odd.runs.begin(), odd.runs.end());
+    Scene late = odd;
+    for (size_t i = 0; i < odd.runs.size(); ++i) {
+      scene.runs[17000 + i].dst += at(late.to.data()) - at(odd.to.data());
+    }
+    copier->submit(scene.runs, scene.runs.size(), CopyDirection::kDeviceToHost, {}, way).wait();
+    expect(scene.to == scene.wanted && late.to == late.wanted, "windows that differ");
+    expect(copier->totals().bytes == scene.bytes + odd.bytes, "the bytes of windows");
+  }
+}
+
 // More pieces than the first launches take, and one run that is split into more than all others together.
 void check_large_plans(Scenes& scenes) {
   for (const CopyWay way : {CopyWay::kKernel, CopyWay::kBulkKernel, CopyWay::kBatchedDma}) {
@@ -311,6 +329,7 @@ int main(int, char** argv) {
   uint64_t bytes = 0;
   umbp::check_random_plans(plans, scenes, &bytes);
   umbp::check_large_plans(scenes);
+  umbp::check_windows(scenes);
   umbp::check_order();
   const uint64_t failures = umbp::check_failures(scenes);
   umbp::check_threads();

@@ -183,7 +183,12 @@ class QueuedDevice : public DeviceApi {
       const auto pieces = *static_cast<const uint64_t*>(launch.parameters[0]);
       const auto cut = *static_cast<const CopyCut*>(launch.parameters[1]);
       check_cut(name, cut);
-      at(stream).queue.push_back([=] { run_plan(reinterpret_cast<const CopyPiece*>(pieces), cut); });
+      const bool bulk = name == kBulkKernel;
+      at(stream).queue.push_back([=] {
+        const auto* plan = reinterpret_cast<const CopyPiece*>(pieces);
+        if (bulk) check_alignment(plan, cut.count);
+        run_plan(plan, cut);
+      });
     }
   }
 
@@ -244,6 +249,13 @@ class QueuedDevice : public DeviceApi {
     if (cut.count == 0 || cut.parts == 0 || cut.part_bytes == 0 || cut.part_bytes % kPartUnit != 0 ||
         uint64_t{cut.count} * cut.parts > kMaxParts || cut.part_bytes > (bulk ? kBulkPartBytes : kPlainPartBytes)) {
       throw DeviceError("a cut that the kernel cannot take");
+    }
+  }
+  static void check_alignment(const CopyPiece* pieces, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      if ((pieces[i].src | pieces[i].dst | pieces[i].nbytes) % kBulkAlignment != 0) {
+        throw DeviceError("a bulk copy that is not aligned");
+      }
     }
   }
   // As device_kernels.h says: what no part reaches stays as it was.

@@ -24,8 +24,8 @@ constexpr double kBulkGain = 0.97;
 constexpr std::array<uint64_t, CopyThresholds::kClasses> kRunBytes = {1728, 8448, 32768, 131072};
 constexpr unsigned kPlainGrids[] = {4, 8, 12, 16, 24, 32, 48, 64};
 constexpr unsigned kBulkGrids[] = {2, 3, 4, 6, 8, 12};
-// Shorter runs are not tried: DMA of them is slower by little, which 8 MiB do not show reliably, and takes a CPU long to
-// submit (0.5 us a run).
+// Shorter runs are not tried: DMA of them is slower by little, which 8 MiB do not show reliably, and a CPU needs long
+// to submit it (0.5 us a run).
 constexpr uint64_t kDmaRunBytes[] = {524288, 1048576, 2097152, 8388608};
 
 class Bench {
@@ -113,7 +113,8 @@ uint64_t measure_dma(Bench& bench, DeviceCopier& copier, CopyThresholds made) {
   for (auto bytes = std::rbegin(kDmaRunBytes); bytes != std::rend(kDmaRunBytes); ++bytes) {
     const CopyWay kernel = made.bulk[CopyThresholds::kClasses - 1] ? CopyWay::kBulkKernel : CopyWay::kKernel;
     const CopyDirection in = CopyDirection::kHostToDevice, out = CopyDirection::kDeviceToHost;
-    const double by_dma = bench.time_ns(*bytes, in, CopyWay::kBatchedDma) + bench.time_ns(*bytes, out, CopyWay::kBatchedDma);
+    const double by_dma =
+        bench.time_ns(*bytes, in, CopyWay::kBatchedDma) + bench.time_ns(*bytes, out, CopyWay::kBatchedDma);
     const double by_kernel = bench.time_ns(*bytes, in, kernel) + bench.time_ns(*bytes, out, kernel);
     if (by_dma > by_kernel) break;
     from = *bytes;

@@ -70,21 +70,35 @@ class Kernels {
   FunctionHandle bulk_ = nullptr;
 };
 
+// What choose_way() needs besides a plan.
+struct Choosing {
+  CopyDirection direction;
+  CopyThresholds thresholds;
+  CopyAbilities abilities;
+
+  CopyChoice choose(const PlanShape& shape, CopyWay asked) const {
+    return choose_way(shape, direction, thresholds, abilities, asked);
+  }
+};
+
 // Puts one plan into a lane's stream and counts what that took.
+//
+// Long plans are looked at in windows, one a launch, so that the device begins before the whole was looked at; the
+// first window decides whether kernels or DMA copy all of it.
 class Submission {
  public:
   Submission(DeviceApi& api, int device, const Kernels& kernels, DeviceLane& lane, std::span<const Run> runs,
-             CopyDirection direction)
-      : api_(api), device_(device), kernels_(kernels), lane_(lane), runs_(runs), direction_(direction) {}
+             const Choosing& choosing)
+      : api_(api), device_(device), kernels_(kernels), lane_(lane), runs_(runs), choosing_(choosing) {}
 
-  void put(const PlanShape& shape, const CopyChoice& choice) {
+  void put(CopyWay asked) {
+    const PlanShape shape = shape_of(window(0, 0));
+    const CopyChoice choice = choosing_.choose(shape, asked);
+    way_ = choice.way;
     switch (choice.way) {
       case CopyWay::kKernel:
-        put_plain(shape, choice.grid);
-        break;
       case CopyWay::kBulkKernel:
-        put_blocks(shape, {kernels_.bulk(), kBulkThreads, kBulkSharedBytes, kBulkThreads, kBulkPartBytes},
-                   choice.grid);
+        put_windows(shape, choice);
         break;
       case CopyWay::kBatchedDma:
         put_batches();
@@ -94,6 +108,8 @@ class Submission {
     }
   }
 
+  CopyWay way() const { return way_; }
+  uint64_t bytes() const { return bytes_; }
   uint64_t descriptors() const { return descriptors_; }
   uint64_t calls() const { return calls_; }
 
@@ -106,13 +122,30 @@ class Submission {
     uint32_t largest_part;
   };
 
+  std::span<const Run> window(size_t first, size_t block) const {
+    return runs_.subspan(first, std::min(DeviceLane::window_runs(block), runs_.size() - first));
+  }
+
   KernelShape plain_shape(FunctionHandle function) const {
     return {function, kPlainThreads, 0, kPlainThreads / kPlainGroup, kPlainPartBytes};
   }
+  KernelShape shape_of_kernel(CopyWay way) const {
+    if (way != CopyWay::kBulkKernel) return plain_shape(kernels_.plain());
+    return {kernels_.bulk(), kBulkThreads, kBulkSharedBytes, kBulkThreads, kBulkPartBytes};
+  }
 
-  void put_plain(const PlanShape& shape, unsigned grid) {
-    if (runs_.size() <= kSmallPieces && put_small(shape, grid)) return;
-    put_blocks(shape, plain_shape(kernels_.plain()), grid);
+  void put_windows(const PlanShape& first_shape, const CopyChoice& first_choice) {
+    if (first_choice.way == CopyWay::kKernel && runs_.size() <= kSmallPieces &&
+        put_small(first_shape, first_choice.grid)) {
+      return;
+    }
+    size_t block = 0;
+    for (size_t first = 0; first < runs_.size();) {
+      const auto runs = window(first, block);
+      const PlanShape shape = first == 0 ? first_shape : shape_of(runs);
+      put_window(runs, shape, first == 0 ? first_choice : choosing_.choose(shape, first_choice.way), &block);
+      first += runs.size();
+    }
   }
 
   // False, and nothing is done, if the plan has too many pieces for an argument.
@@ -125,20 +158,24 @@ class Submission {
     if (!source.finished()) return false;
     void* parameters[] = {&plan};
     launch(plain_shape(kernels_.small()), plan.cut, grid, parameters);
+    bytes_ += shape.bytes;
     return true;
   }
 
-  void put_blocks(const PlanShape& shape, const KernelShape& kernel, unsigned grid) {
+  void put_window(std::span<const Run> runs, const PlanShape& shape, const CopyChoice& choice, size_t* block) {
+    const KernelShape kernel = shape_of_kernel(choice.way);
     const PlanCut cut = cut_plan(shape, kernel.largest_part);
-    PieceSource source(runs_, shape.longest, cut.longest_piece);
-    for (size_t i = 0; !source.finished(); ++i) {
+    PieceSource source(runs, shape.longest, cut.longest_piece);
+    for (; !source.finished(); ++*block) {
       CopyCut part = cut.cut;
-      part.count = static_cast<uint32_t>(source.fill(lane_.plan_block(i), DeviceLane::block_pieces(i)));
-      uint64_t pieces = lane_.send_plan(i, part.count);
+      CopyPiece* const room = lane_.plan_block(*block);
+      part.count = static_cast<uint32_t>(source.fill(room, DeviceLane::block_pieces(*block)));
+      uint64_t pieces = lane_.send_plan(*block, part.count);
       ++calls_;
       void* parameters[] = {&pieces, &part};
-      launch(kernel, part, grid, parameters);
+      launch(kernel, part, choice.grid, parameters);
     }
+    bytes_ += shape.bytes;
   }
 
   void launch(const KernelShape& kernel, const CopyCut& cut, unsigned grid, void** parameters) {
@@ -159,15 +196,19 @@ class Submission {
       dst.clear(), src.clear(), nbytes.clear();
       for (const Run& run : part) {
         dst.push_back(run.dst), src.push_back(run.src), nbytes.push_back(run.nbytes);
+        bytes_ += run.nbytes;
       }
-      api_.copy_batch_async(device_, dst, src, nbytes, direction_, lane_.stream());
+      api_.copy_batch_async(device_, dst, src, nbytes, choosing_.direction, lane_.stream());
       ++calls_;
     }
     descriptors_ += runs_.size();
   }
 
   void put_each() {
-    for (const Run& run : runs_) api_.copy_async(device_, run.dst, run.src, run.nbytes, lane_.stream());
+    for (const Run& run : runs_) {
+      api_.copy_async(device_, run.dst, run.src, run.nbytes, lane_.stream());
+      bytes_ += run.nbytes;
+    }
     calls_ += runs_.size();
     descriptors_ += runs_.size();
   }
@@ -180,7 +221,9 @@ class Submission {
   const Kernels& kernels_;
   DeviceLane& lane_;
   std::span<const Run> runs_;
-  CopyDirection direction_;
+  Choosing choosing_;
+  CopyWay way_ = CopyWay::kAuto;
+  uint64_t bytes_ = 0;
   uint64_t descriptors_ = 0;
   uint64_t calls_ = 0;
 };
@@ -230,14 +273,14 @@ struct DeviceCopier::State {
     return thresholds;
   }
 
-  void count(const Submission& done, size_t fragments, uint64_t bytes, CopyWay way, std::chrono::nanoseconds time) {
+  void count(const Submission& done, size_t fragments, std::chrono::nanoseconds time) {
     const std::lock_guard guard(mutex);
     totals.fragments += fragments;
     totals.descriptors += done.descriptors();
     totals.calls += done.calls();
-    totals.bytes += bytes;
+    totals.bytes += done.bytes();
     totals.submit_ns += static_cast<uint64_t>(time.count());
-    ++totals.by_way[static_cast<size_t>(way)];
+    ++totals.by_way[static_cast<size_t>(done.way())];
   }
 
   CopyAbilities abilities() const {
@@ -265,16 +308,15 @@ DeviceCopier::~DeviceCopier() = default;
 DeviceCopier::Ticket DeviceCopier::submit(std::span<const Run> runs, size_t fragments, CopyDirection direction,
                                           const CopyOrder& after, CopyWay way) {
   if (runs.empty()) return {};
-  const PlanShape shape = shape_of(runs);
-  const CopyChoice choice = choose_way(shape, direction, state_->current_thresholds(), state_->abilities(), way);
+  const Choosing choosing{direction, state_->current_thresholds(), state_->abilities()};
   std::unique_ptr<DeviceLane> lane(state_->take_lane());
   try {
-    Submission submission(*state_->api, state_->device, state_->kernels, *lane, runs, direction);
+    Submission submission(*state_->api, state_->device, state_->kernels, *lane, runs, choosing);
     const auto begin = Clock::now();
     lane->order_after(after);
-    submission.put(shape, choice);
-    lane->mark_end(expected_time(shape.bytes));
-    state_->count(submission, fragments, shape.bytes, choice.way, Clock::now() - begin);
+    submission.put(way);
+    lane->mark_end(expected_time(submission.bytes()));
+    state_->count(submission, fragments, Clock::now() - begin);
   } catch (...) {
     lane->drain();
     lane.reset();

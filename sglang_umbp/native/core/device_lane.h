@@ -15,9 +15,13 @@ namespace umbp {
 
 class DeviceLane {
  public:
-  // Pieces of one launch: the device begins with the first ones while the others are planned. More in one launch,
-  // because between two of them it has nothing to do for some 30 us, and beside other kernels waits for room.
-  static constexpr size_t block_pieces(size_t i) { return i == 0 ? 16384 : 131072; }
+  // Runs of one launch, the i-th of a copy: the device begins with the first ones while the others are planned. More in
+  // one launch, because between two of them it has nothing to do for some 30 us, and beside other kernels waits for
+  // room.
+  static constexpr size_t window_runs(size_t i) { return i == 0 ? 16384 : 131072; }
+  // Pieces of one launch at most. Runs are split where they are longer than twice their mean, which makes at most half
+  // as many pieces more: one launch is enough for a window.
+  static constexpr size_t block_pieces(size_t i) { return window_runs(i) / 2 * 3; }
 
   DeviceLane(DeviceApi& api, int device);
   DeviceLane(const DeviceLane&) = delete;
