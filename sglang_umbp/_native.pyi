@@ -522,6 +522,14 @@ class Pool:
     @property
     def lost(self) -> bool: ...
 
+    def hide(self, hidden: bool) -> None:
+        """
+        While hidden nothing is found that no session holds: look-ups, gets and pins are misses.
+        """
+
+    @property
+    def hidden(self) -> bool: ...
+
     @property
     def populated(self) -> bool:
         """
@@ -535,6 +543,8 @@ class Pool:
     def get_pages(self, layout: PageLayout, hashes: object, rows: object, layers: object | None = None, *, status: bool = False, stream: object | None = None, event: object | None = None) -> list: ...
 
     def put_pages(self, layout: PageLayout, hashes: object, rows: object, depth: int | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
+
+    def put_components(self, parts: Sequence, depth: int | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
     def get_whole(self, components: Components, part: int, keys: object, addresses: object, sizes: object, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
@@ -610,6 +620,12 @@ class Pool:
         """
         A put batch that another process will fill; see RemoteBatch. Only for the pool's owner. Nothing is reserved
         before its ``allocate``. Raises InvalidBatchError, UmbpError.
+        """
+
+    def reserve_packed(self, groups: Sequence, keys: bytes, key_sizes: bytes, sizes: bytes) -> RemoteBatch:
+        """
+        The same for keys of several components: each group is (components, part, number of keys, depth of the first);
+        the keys one after the other, their sizes (uint32), the sizes of their objects (uint64).
         """
 
     def page_source(self, layout: PageLayout, rows: object) -> PutSource:
@@ -761,6 +777,19 @@ class RemoteBatch:
         bytes, as the machine orders them, while PHASE_NEW).
         """
 
+    def start(self, deadline_s: float) -> tuple[bool, bytes, bytes, bytes]:
+        """
+        All steps up to where the client's part comes, or the end: (over, picks, offsets, statuses).
+
+        Not over: picks (uint32) are keys to copy, offsets (uint64) where to; then ``proceed``. Over: a status code (one
+        byte) a key. Waits no longer than this in all.
+        """
+
+    def proceed(self, deadline_s: float) -> tuple[bool, bytes, bytes, bytes]:
+        """
+        The same once the client has copied what was picked: makes it visible first.
+        """
+
     def __len__(self) -> int: ...
 
     @property
@@ -769,6 +798,14 @@ class RemoteBatch:
 
     @property
     def abandoned(self) -> bool: ...
+
+    @property
+    def nbytes_asked(self) -> int:
+        """Bytes of all its objects but those that are larger than the pool."""
+
+    @property
+    def key_bytes(self) -> int:
+        """Of all its keys."""
 
     @property
     def nbytes_reserved(self) -> int:
@@ -808,3 +845,54 @@ class PutSource:
     @property
     def sizes(self) -> bytes:
         """Per item the object's bytes (eight bytes, as the machine orders them)."""
+
+class ClientPut:
+    """
+    One put call of an attached pool: keys of one or more components, their sources, their answers, and the part of it
+    that the message under way carries. For one thread.
+    """
+
+    def __init__(self, pool: Pool, parts: Sequence, depth: int) -> None:
+        """
+        parts: a list of (components, part, keys, PutSource), which must not change. depth: of each part's first key. Raises
+        InvalidBatchError, TypeError.
+        """
+
+    def answer_present(self) -> bool:
+        """
+        Whether all objects are there with the same sizes, and the put is over by that: asks nobody. Eviction sees that
+        they were used.
+        """
+
+    def cut(self, max_objects: int, max_bytes: int, max_key_bytes: int) -> bool:
+        """
+        Takes the next keys that one message may carry, at least one; False: there are none left.
+        """
+
+    def message(self, numbers: Sequence[int]) -> tuple[bytes, bytes, bytes, bytes]:
+        """
+        groups, keys, key_sizes and sizes of Allocate for what was cut. numbers: of each part's namespace.
+        """
+
+    def fill(self, pool: Pool, picks: bytes, offsets: bytes, stream: int | None, event: int | None) -> bool | None:
+        """
+        Copies pick i (uint32) of what was cut to offset i (uint64). None: they do not fit it. False: the pool is lost.
+        stream, event: of the device runtime, whose work comes first. Raises as ``Pool.fill``.
+        """
+
+    def settle(self, codes: bytes) -> bool:
+        """Status codes (one byte) of what was cut. False: they do not fit it."""
+
+    def settle_all(self, code: int) -> None:
+        """One status code for all of what was cut."""
+
+    def answers(self, status: bool) -> list[list]:
+        """
+        Per part and key: a bool, or a Status. What nobody answered is NO_SERVER.
+        """
+
+    @property
+    def totals(self) -> tuple[list[tuple[int, int]], int]:
+        """
+        (status code, number of keys) of the answers there are, and the bytes that were stored.
+        """

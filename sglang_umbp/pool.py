@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Keys = Sequence[str] | Sequence[bytes] | Sequence[str | bytes]
 Where = Namespace | Component | None
+ComponentPut = tuple[PageLayout, Keys, Any]
+"""Pages of one component: layout, page hashes, rows (integers, one a page)."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -246,6 +249,42 @@ class Pool:
         the stream now is done, or what the event was recorded after. Such a wait has no deadline.
         """
         return self._put(self._open.put_pages(layout, hashes, rows, depth, status, stream, event))
+
+    @overload
+    def put_components(
+        self,
+        parts: Sequence[ComponentPut],
+        *,
+        depth: int | None = None,
+        status: Literal[False] = False,
+        stream: int | None = None,
+        event: int | None = None,
+    ) -> list[list[bool]]: ...
+    @overload
+    def put_components(
+        self,
+        parts: Sequence[ComponentPut],
+        *,
+        depth: int | None = None,
+        status: Literal[True],
+        stream: int | None = None,
+        event: int | None = None,
+    ) -> list[list[Status]]: ...
+    def put_components(
+        self,
+        parts: Sequence[ComponentPut],
+        *,
+        depth: int | None = None,
+        status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
+    ) -> list[list[bool]] | list[list[Status]]:
+        """Stores pages of several components, of any namespaces, as one batch; the answers of each part.
+
+        parts: (layout, page hashes, rows) of each. As ``put_pages`` otherwise, whose depth is that of each part: no
+        part makes room by evicting what another one stores, and a node server is asked once for all of them.
+        """
+        return self._put(self._open.put_components(parts, depth, status, stream, event))
 
     @overload
     def get_pages(

@@ -206,6 +206,14 @@ class PoolSettings:
         settings._fill({**_from_environment(os.environ if environ is None else environ, skip=set(given)), **given})
         return settings
 
+    def with_values(self, **arguments: Any) -> PoolSettings:
+        """These settings with other values for some, which count as arguments. Raises SettingsError."""
+        sources: dict[str, Source] = self.__dict__["_sources"]
+        kept = {name: Given(getattr(self, name), source) for name, source in sources.items()}
+        settings = type(self).__new__(type(self))
+        settings._fill({**kept, **_from_names(arguments)})
+        return settings
+
     def _fill(self, given: Mapping[str, Given]) -> None:
         sources = {name: value.source for name, value in given.items()}
         object.__setattr__(self, "_sources", sources)

@@ -36,6 +36,11 @@ class ServerProcess:
     def send(self, number: int) -> None:
         self.process.send_signal(number)
 
+    def stop(self) -> None:
+        """SIGSTOP; on return none of its threads runs."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
     def end(self, number: int = signal.SIGKILL) -> None:
         if self.process.poll() is None:
             self.process.send_signal(number)

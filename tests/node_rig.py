@@ -41,6 +41,7 @@ def settings_for(path: Path, objects: int = 16, nbytes: int = NBYTES, **given: A
     values = {
         "dram_capacity_bytes": objects * nbytes,
         "reservation_quota_bytes": objects * nbytes,
+        "reservations_total_bytes": 4 * objects * nbytes,
         "index_entries": max(64, objects),
         "prefault": False,
         **given,
@@ -129,7 +130,7 @@ class Talker:
         assert self.call(protocol.Join(client=client)) == protocol.Done()
 
     def stat(self) -> dict[str, Any]:
-        figures = json.loads(self.call(protocol.Stat()).body)
+        figures = json.loads(self.call(protocol.Stat(clients=True)).body)
         assert isinstance(figures, dict)
         return figures
 
@@ -160,13 +161,13 @@ class Client(Talker):
     def allocation(
         self, keys: Sequence[str], batch: int | None = None, deadline_s: float = 1.0, **more: Any
     ) -> Message:
+        names = [key.encode() for key in keys]
         values = {
             "batch": next(self.batches) if batch is None else batch,
-            "namespace": self.namespace,
-            "part": 0,
-            "keys": [key.encode() for key in keys],
+            "groups": groups((self.namespace, 0, len(keys), 0)),
+            "keys": b"".join(names),
+            "key_sizes": np.array([len(name) for name in names], dtype="<u4").tobytes(),
             "sizes": np.full(len(keys), self.nbytes, dtype="<u8").tobytes(),
-            "depth": None,
             "deadline_s": deadline_s,
         }
         return protocol.Allocate(**{**values, **more})
@@ -198,6 +199,11 @@ class Client(Talker):
     def remove(self, keys: Sequence[str]) -> list[bool]:
         answer = self.call(protocol.Remove(namespace=self.namespace, keys=[key.encode() for key in keys]))
         return [bool(flag) for flag in answer.flags]
+
+
+def groups(*some: tuple[int, int, int, int]) -> bytes:
+    """Namespace, component, number of keys and depth of each group of an Allocate."""
+    return np.array(some, dtype="<u4").tobytes()
 
 
 def statuses(places: protocol.Places) -> list[Status]:

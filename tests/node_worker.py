@@ -23,12 +23,15 @@ from objects import Rows, names
 
 from sglang_umbp import NodePool, Status
 from sglang_umbp.errors import NodeServerError, RefusedError
-from sglang_umbp.node import remote_put
+from sglang_umbp.node import keeper, remote_put
 
 ALLOWANCE_S = 3.0
 """What a call may take beside its deadline: copies, and a machine that has other things to do."""
 
 PAUSE_S = 0.005
+RETRY_S = 0.05
+"""Between attempts to attach, which are not doubled here: the next server is there all the sooner."""
+
 PUT_MAY = {Status.OK, Status.EXISTS, Status.BUSY, Status.NO_SPACE, Status.NO_SERVER}
 
 
@@ -124,6 +127,7 @@ class Worker:
 def main(argv: list[str]) -> int:
     job = Job(**json.loads(argv[0]))
     objects.pattern = functools.lru_cache(job.keys + 2 * job.batch)(objects.pattern)  # the same keys all the time
+    keeper.FIRST_PAUSE_S = keeper.LONGEST_PAUSE_S = RETRY_S
     settings = {"standalone_address": f"unix:{job.path}", "copy_threads": 1, "deadline_s": job.deadline_s}
     with NodePool(**settings, label=f"worker{job.row}") as pool:
         Worker(pool, job).run()

@@ -20,8 +20,20 @@ def test_without_sglang_it_says_what_to_install(
 
 
 def test_the_command_line_imports_neither_sglang_nor_torch() -> None:
-    code = "import sys, sglang_umbp.cli; print([name for name in ('sglang', 'torch') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert imported_of(["sglang", "torch"]) == []
+
+
+def test_a_command_imports_nothing_of_the_others() -> None:
+    modules = [f"sglang_umbp.{name}" for name in ("node.serve_command", "bench.command", "probe.command")]
+    assert imported_of(modules) == modules
+    assert imported_of(modules, "['serve']") == modules[:1]
+
+
+def imported_of(modules: list[str], commands: str = "") -> list[str]:
+    """Which of these are imported once there is a parser of the commands, or of all of them."""
+    code = f"import sys, sglang_umbp.cli as cli; cli.build_parser({commands}); "
+    code += f"print(*[name for name in {modules} if name in sys.modules])"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_defaults_are_those_of_the_documentation() -> None:

@@ -212,6 +212,7 @@ def test_pages_that_cannot_be_stored_end_the_command_at_once(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Pool, "put_pages", lambda self, layout, hashes, rows: [False] * len(hashes))
+    monkeypatch.setattr(Pool, "put_components", lambda self, parts: [[False] * len(each[1]) for each in parts])
     assert bench(name) == 1
     assert "could not be stored" in capsys.readouterr().err
 

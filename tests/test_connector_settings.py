@@ -34,6 +34,19 @@ def test_keys_of_sglang_pass():
     assert read_settings(dict.fromkeys(SGLANG_KEYS, 1), {}).connector.hold_lookups == 512
 
 
+def test_the_host_allocator_is_sglangs_own_where_sglang_looks_at_it():
+    dynamic = {"backend_name": "umbp", "module_path": "sglang_umbp.hicache.store", "class_name": "UmbpStore"}
+    assert not read_settings({**dynamic, "interface_v1": 1, "allocator": "shm"}, {}).by_tensors
+    with pytest.raises(SettingsError, match=r"allocator='shm' has no effect with .* umbp.*dynamic only"):
+        read_settings({"allocator": "shm"}, {})
+
+
+@pytest.mark.parametrize("config", [[], ["dram_capacity_bytes"], "dram_capacity_bytes=1GiB", 7, False])
+def test_an_extra_config_that_is_no_object_is_refused(config):
+    with pytest.raises(SettingsError, match=f"extra config is a {type(config).__name__} .*allowed: a JSON object"):
+        read_settings(config, {})
+
+
 def test_what_sglang_adds_for_file_storage_path_passes():
     assert read_settings({"file_storage_path": "/somewhere"}, {}).connector.hold_lookups == 512
 

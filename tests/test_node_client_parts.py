@@ -7,25 +7,38 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from sglang_umbp import Pool, PoolSettings, Status, _native
 from sglang_umbp.node.keys import MAX_KEY_BYTES_OF_MESSAGE, messages_of
 from sglang_umbp.node.patience import MIN_LAST_ANSWER_S, SERVER_SHARE, Patience
 from sglang_umbp.node.protocol import MAX_OBJECTS
-from sglang_umbp.node.remote_put import batches_of
 
 PLENTY = 1 << 40
 
 
 def cut(sizes: list[int], keys: list[bytes], quota: int = PLENTY, wanted: list[int] | None = None) -> list[list[int]]:
-    items = np.arange(len(sizes)) if wanted is None else np.array(wanted, dtype=np.int64)
-    return [each.tolist() for each in batches_of(items, np.array(sizes, dtype=np.uint64), keys, quota)]
+    """Which keys each message carries; those that are not wanted have ranges that do not tile their objects."""
+    wanted = list(range(len(sizes))) if wanted is None else wanted
+    tiled = [[size if item in wanted else size + 1] for item, size in enumerate(sizes)]
+    at = [[1 << 20]] * len(sizes)
+    with Pool(PoolSettings(capacity_bytes=4096, strict_registration=False, copy_threads=1)) as pool:
+        native = pool.native
+        source = native.range_source(sizes, at, tiled, [[0]] * len(sizes), None)
+        space = native.raw_namespace  # type: ignore[attr-defined]
+        put = _native.ClientPut(native, ((space, 0, keys, source),), 0)
+        batches = []
+        while put.cut(MAX_OBJECTS, quota, MAX_KEY_BYTES_OF_MESSAGE):
+            put.settle_all(Status.BUSY)
+            taken = [item for item, answer in enumerate(put.answers(True)[0]) if answer is Status.BUSY]
+            batches.append([item for item in taken if all(item not in batch for batch in batches)])
+        return batches
 
 
 def test_batches_of_a_put_hold_every_item_once_in_order_and_stay_within_all_limits():
     random = np.random.default_rng(1)
-    for _ in range(200):
+    for _ in range(40):
         count = int(random.integers(0, 40))
         sizes = random.integers(1, 50, count).tolist()
-        keys = [b"k" * int(n) for n in random.integers(0, MAX_KEY_BYTES_OF_MESSAGE // 3, count)]
+        keys = [b"k" * int(n) for n in random.integers(0, MAX_KEY_BYTES_OF_MESSAGE // 5, count)]
         wanted = [item for item in range(count) if random.random() < 0.8]
         quota = int(random.integers(1, 200))
         batches = cut(sizes, keys, quota, wanted)

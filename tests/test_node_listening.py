@@ -12,7 +12,13 @@ import pytest
 from node_rig import short_directory
 
 from sglang_umbp import SettingsError
-from sglang_umbp.node.address import MAX_PATH_BYTES, default_address, parse_address, prepare_directory
+from sglang_umbp.node.address import (
+    MAX_PATH_BYTES,
+    chosen_address,
+    default_address,
+    parse_address,
+    prepare_directory,
+)
 from sglang_umbp.node.listening import AddressInUseError, ListeningSocket, PathLock
 
 
@@ -158,7 +164,58 @@ def test_addresses():
     for wrong in ("", "unix:", "tcp:1", "/run/x.sock", "localhost:50051", "unix:a\0b", f"unix:/{'x' * MAX_PATH_BYTES}"):
         with pytest.raises(SettingsError, match="allowed: unix:PATH"):
             parse_address(wrong)
-    assert default_address({"XDG_RUNTIME_DIR": "/run/user/7"}) == "unix:/run/user/7/sglang_umbp/node.sock"
-    own = f"unix:{Path('/tmp') / 'sglang_umbp-7' / 'node.sock'}"
-    assert default_address({"XDG_RUNTIME_DIR": "relative"}, uid=7) == own
-    assert default_address({}, uid=7) == own
+
+
+def own_address(uid: int) -> str:
+    return f"unix:{Path('/tmp') / f'sglang_umbp-{uid}' / 'node.sock'}"
+
+
+OWN = own_address(os.getuid())
+
+
+def test_a_user_without_an_address_has_one_in_the_runtime_directory_or_under_tmp(path, caplog):
+    environ = {"XDG_RUNTIME_DIR": str(path.parent)}
+    assert chosen_address(environ) == default_address(environ) == f"unix:{path.parent}/sglang_umbp/node.sock"
+    for environ in ({"XDG_RUNTIME_DIR": "relative"}, {}):
+        assert chosen_address(environ) == OWN
+    assert default_address({}, uid=7) == own_address(7)
+    assert not caplog.records
+
+
+def test_a_runtime_directory_that_cannot_be_used_is_said_once_and_not_used(path, monkeypatch, caplog):
+    def said(base: object) -> str:
+        caplog.clear()
+        assert chosen_address({"XDG_RUNTIME_DIR": str(base)}) == OWN
+        assert len(caplog.records) == 1
+        return caplog.text
+
+    assert "No such file or directory" in said(path.parent / "missing")
+    path.touch()
+    assert "is not a directory" in said(path)
+    long = path.parent / ("x" * MAX_PATH_BYTES)
+    long.mkdir()
+    assert "too long" in said(long)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert "cannot be written" in said(path.parent)
+    monkeypatch.undo()
+    assert default_address({"XDG_RUNTIME_DIR": str(path.parent)}, uid=7) == own_address(7)
+
+
+def test_a_directory_that_cannot_be_made_is_refused_with_its_name(path):
+    with pytest.raises(SettingsError, match=r"missing cannot be made or used \(No such file.*give another address"):
+        prepare_directory(path.parent / "missing" / "missing" / "node.sock")
+
+
+def test_a_link_to_a_directory_is_taken_only_from_those_who_may_own_the_directory(path, monkeypatch):
+    real, link = path.parent / "real", path.parent / "link"
+    real.mkdir(mode=0o700)
+    link.symlink_to(real)
+    prepare_directory(link / "node.sock")
+    os.lchown(link, 65534, 65534) if os.getuid() == 0 else monkeypatch.setattr(os, "getuid", lambda: 7)
+    with pytest.raises(SettingsError, match=r"the link .* belongs to uid"):
+        prepare_directory(link / "node.sock")
+    monkeypatch.undo()
+    dangling = path.parent / "dangling"
+    dangling.symlink_to(path.parent / "nowhere")
+    with pytest.raises(SettingsError, match="dangling cannot be made or used"):
+        prepare_directory(dangling / "node.sock")

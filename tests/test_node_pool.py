@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from waiting import DEADLINE_S, Background, wait_until
 from sglang_umbp import (
     InvalidBatchError,
     NodePool,
+    PageLayout,
     PoolClosedError,
     PoolSettings,
     RegionError,
@@ -29,6 +31,10 @@ from sglang_umbp import (
     UnregisteredMemoryError,
 )
 from sglang_umbp.errors import NodeServerError
+from sglang_umbp.node import protocol, remote_put
+from sglang_umbp.node.attachment import Attachment
+from sglang_umbp.node.client_settings import SERVERS_OWN
+from sglang_umbp.node.stat_client import StatClient
 
 MISSES_WITHIN_S = 1.0
 
@@ -355,17 +361,60 @@ def test_a_stopped_server_is_read_from_and_puts_fail_at_their_deadline_until_it_
         assert rows.put(["new"], status=True) == [Status.NO_SERVER]
         assert time.monotonic() - begun < 0.4, "a server that did not answer costs one deadline, not one a call"
         with pytest.raises(NodeServerError):
-            pool.remove(keys)
+            pool.remove(keys[:1])
         assert pool.connected
         server.send(signal.SIGCONT)
         wait_until(lambda: rows.put(["later"]) == [True])
-        assert rows.get(keys) == [True] * 4
+        assert rows.get(keys) == [False, True, True, True]
         wait_until(lambda: figures_of(pool)["memory"]["reserved_bytes"] == 0)
 
 
+def test_figures_of_a_stopped_server_are_asked_for_once(path, client, monkeypatch):
+    asked: list[str] = []
+    ask = Attachment.ask
+
+    def ask_and_count(attachment: Attachment, request: Any, *rest: Any) -> Any:
+        asked.append(request.NAME)
+        return ask(attachment, request, *rest)
+
+    with serving(path) as server:
+        pool = client(deadline_s=0.5)
+        rows = Rows(pool, 2, NBYTES)
+        assert rows.put(["a", "b"]) == [True, True]
+        assert pool.stats().objects == 2
+        server.stop()
+        monkeypatch.setattr(Attachment, "ask", ask_and_count)
+        assert [pool.stats().objects for _ in range(10)] == [2] * 10
+        assert asked.count("stat") == 1
+        wait_until(lambda: pool._keeper.attachment is not None and pool._keeper.attachment.silent)
+        assert rows.put(["c"], status=True) == [Status.NO_SERVER]
+        assert asked.count("stat") == 1
+        server.send(signal.SIGCONT)
+        wait_until(lambda: rows.put(["c"]) == [True])
+        wait_until(lambda: pool.stats().objects == 3)
+
+
+def test_a_late_answer_to_a_question_for_figures_fails_no_put(path, client, monkeypatch):
+    ask, late = Attachment.ask, []
+
+    def ask_in_vain(attachment: Attachment, request: Any, *rest: Any) -> Any:
+        if isinstance(request, protocol.Stat):
+            late.append(request)
+            raise NodeServerError("no answer before the deadline")
+        return ask(attachment, request, *rest)
+
+    monkeypatch.setattr(Attachment, "ask", ask_in_vain)
+    with serving(path):
+        pool = client()
+        rows = Rows(pool, 1, NBYTES)
+        for number in range(10):
+            wait_until(lambda number=number: pool.stats() is not None and len(late) > number)
+            assert rows.put([f"page{number}"], status=True) == [Status.OK]
+
+
 def figures_of(pool: NodePool) -> dict[str, Any]:
-    pool.stats()
-    return pool._figures
+    with StatClient(pool.path, DEADLINE_S) as server:
+        return server.figures()
 
 
 def test_what_a_put_that_ended_by_an_exception_had_reserved_is_free_again(lasting_client, monkeypatch):
@@ -412,7 +461,6 @@ def test_close_tells_the_server_and_leaves_no_descriptor_map_or_thread(lasting_c
             pool.register_memory(4096, 4096)
     assert len(os.listdir("/proc/self/fd")) == before
     assert len(maps_of_the_pool()) == maps
-    watcher.stats()
     wait_until(lambda: len(figures_of(watcher)["clients"]) == 1)
     assert figures_of(watcher)["clients"][0]["label"] == "test"
 
@@ -422,6 +470,35 @@ def test_a_capacity_that_is_not_the_servers_is_said_to_have_no_effect(lasting_cl
     assert "has no effect" not in caplog.text
     lasting_client(dram_capacity_bytes=1 << 20)
     assert "dram_capacity_bytes=1048576 has no effect" in caplog.text
+
+
+def test_settings_of_the_server_are_said_to_have_no_effect_where_the_client_starts_none(lasting_client, caplog):
+    given = {"eviction_policy": "depth_lru", "index_entries": 512, "hugepages": False}
+    lasting_client(**given, deadline_s=2.0, exists_refreshes=True, copy_isa="auto")
+    assert "index_entries=512, eviction_policy=depth_lru, hugepages=false has no effect" in caplog.text
+    caplog.clear()
+    lasting_client(**given, standalone_auto_start=True)
+    assert "index_entries=512 has no effect" in caplog.text
+
+
+def test_settings_that_were_copied_have_no_effect_only_where_somebody_gave_them(lasting_client, caplog):
+    """A copy with dataclasses.replace gives every setting by name."""
+    copied = replace(PoolSettings(eviction_policy="depth_lru"), copy_threads=1)
+    lasting_client(**{item.name: getattr(copied, item.name) for item in fields(copied) if item.name in SERVERS_OWN})
+    lines = [record.getMessage() for record in caplog.records if "has no effect" in record.getMessage()]
+    assert [line.partition(" has no effect")[0] for line in lines] == ["eviction_policy=depth_lru"]
+
+
+@pytest.mark.parametrize("refreshes", [False, True])
+@pytest.mark.parametrize("prefix", [False, True])
+def test_exists_refreshes_is_each_clients_own_setting(path, client, refreshes, prefix):
+    with serving(path, objects=2):
+        pool = client(exists_refreshes=refreshes)
+        rows = Rows(pool, 2, NBYTES)
+        assert rows.put(["a", "b"]) == [True, True]
+        pool.exists_prefix(["a"]) if prefix else pool.exists(["a"])
+        assert rows.put(["c"]) == [True]
+        assert pool.exists(["a", "b"]) == [refreshes, not refreshes]
 
 
 def test_threads_that_close_at_once_close_once(lasting_client):
@@ -530,3 +607,94 @@ def test_the_array_of_a_numpy_buffer_registers_as_well(lasting_client):
     array = np.arange(512, dtype=np.uint8)
     pool.register_array(array)
     assert pool.put(["a"], [array.ctypes.data], [512]) == [True]
+
+
+# --- several components at once ----------------------------------------------------------------
+
+
+class Components:
+    """Two components of a model on one client, and the requests that its puts send."""
+
+    def __init__(self, pool: NodePool, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pool = pool
+        self.rows = {name: Rows(pool, 4, NBYTES) for name in ("c4", "c128")}
+        self.space = pool.namespace("two components", list(self.rows))
+        self.asked: list[str] = []
+        ask = remote_put._ask
+
+        def noted(connection: Any, request: Any, *more: Any) -> Any:
+            self.asked.append(request.NAME)
+            return ask(connection, request, *more)
+
+        monkeypatch.setattr(remote_put, "_ask", noted)
+
+    def layout(self, name: str, nbytes: int = NBYTES) -> PageLayout:
+        base = self.rows[name].addresses[0]
+        return self.pool.page_layout(
+            self.space, name, rows=4, bases=[base], strides=[NBYTES], sizes=[nbytes], object_offsets=[0]
+        )
+
+    def put(self, keys: list[str], second: list[str] | None = None) -> list[list[Status]]:
+        for name, rows in self.rows.items():
+            for row, key in zip(rows.data, keys, strict=False):
+                row[:] = pattern(f"{name} {key}", NBYTES)
+        parts = [("c4", keys), ("c128", keys if second is None else second)]
+        where = [(self.layout(name), some, list(range(len(some)))) for name, some in parts]
+        self.asked.clear()
+        return self.pool.put_components(where, status=True)
+
+    def holds(self, keys: list[str]) -> bool:
+        for name, rows in self.rows.items():
+            rows.data[:] = 0
+            if self.pool.get_pages(self.layout(name), keys, list(range(len(keys)))) != [True] * len(keys):
+                return False
+            pairs = zip(rows.data, keys, strict=False)
+            if not all((row == pattern(f"{name} {key}", NBYTES)).all() for row, key in pairs):
+                return False
+        return True
+
+
+def test_several_components_are_put_with_two_questions_and_what_is_there_with_none(lasting_client, monkeypatch):
+    two = Components(lasting_client(), monkeypatch)
+    assert two.put(["a", "b"]) == [[Status.OK] * 2] * 2
+    assert two.asked == ["allocate", "commit"]
+    assert two.holds(["a", "b"])
+    assert two.put(["b", "a"]) == [[Status.EXISTS] * 2] * 2
+    assert two.asked == []
+    assert two.put(["a"], ["c"]) == [[Status.EXISTS], [Status.OK]]
+    assert two.asked == ["allocate", "commit"]
+    assert two.pool.stats().puts[Status.EXISTS] == 5
+    assert two.put([], []) == [[], []]
+    assert two.pool.put_components([]) == []
+
+
+def test_another_size_is_no_put_of_what_is_there(lasting_client, monkeypatch):
+    two = Components(lasting_client(), monkeypatch)
+    two.put(["a"])
+    part = (two.layout("c4", NBYTES // 2), ["a"], [0])
+    assert two.pool.put_components([part], status=True) == [[Status.SIZE_MISMATCH]]
+    assert two.asked[-1:] == ["allocate"]
+
+
+def test_what_is_put_again_is_the_last_to_be_evicted(path, client, monkeypatch):
+    with serving(path, dram_capacity_bytes=4 * NBYTES, reservation_quota_bytes=4 * NBYTES):
+        rows = Rows(client(), 4, NBYTES)
+        assert rows.put(["a", "b", "c", "d"]) == [True] * 4
+        assert rows.put(["a"]) == [True]
+        assert rows.put(["e"]) == [True]
+        assert rows.pool.exists(["a", "b"]) == [True, False]
+
+
+def test_a_part_that_is_none_is_refused_before_anything_is_stored(lasting_client, monkeypatch):
+    two = Components(lasting_client(), monkeypatch)
+    good = (two.layout("c4"), ["a"], [0])
+    for part, words in (
+        ((good[0], ["a"]), "tuple"),
+        ((good[0], ["a"], [9]), "row 9"),
+        ((good[0], ["a"], []), "1 keys"),
+    ):
+        with pytest.raises(InvalidBatchError, match=words):
+            two.pool.put_components([good, part])
+    with pytest.raises(InvalidBatchError, match="depth=-1"):
+        two.pool.put_components([good], depth=-1)
+    assert two.asked == []

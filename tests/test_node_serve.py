@@ -29,7 +29,7 @@ from waiting import DEADLINE_S, wait_until
 from sglang_umbp import Status, cli
 from sglang_umbp.errors import NodeServerError, RefusedError, SettingsError
 from sglang_umbp.node import protocol
-from sglang_umbp.node.address import default_address
+from sglang_umbp.node.address import DIRECTORY_NAME, SOCKET_NAME
 from sglang_umbp.node.connection import GREETING_S
 from sglang_umbp.node.protocol import encode
 from sglang_umbp.node.server_settings import OWN_SETTINGS, POOL_SETTINGS, server_settings
@@ -199,7 +199,7 @@ def test_the_systemd_unit_starts_the_server_where_clients_look_for_it():
     assert (environment, program) == ("/usr/bin/env", "sglang-umbp")
     parsed = cli.build_parser().parse_args(arguments)
     assert parsed.command == "serve"
-    assert parsed.address == default_address({"XDG_RUNTIME_DIR": "/%t"}).replace("/%t", "%t")
+    assert parsed.address == f"unix:%t/{DIRECTORY_NAME}/{SOCKET_NAME}"
     given = {name: getattr(parsed, name) for name in POOL_SETTINGS if getattr(parsed, name) is not None}
     assert server_settings(given, {}).pool.dram_capacity_bytes
 
@@ -402,7 +402,7 @@ def test_stat_gives_up_on_a_server_that_is_stopped(serve):
 
 def test_stat_is_drawn_in_place_with_rates_between_refreshes():
     with short_directory() as directory, running(settings_for(directory / "node.sock")) as server:
-        first = json.loads(server.service.report())
+        first = json.loads(server.service.report(True))
     second = json.loads(json.dumps(first))
     second["uptime_s"] = first["uptime_s"] + 2
     second["reads"]["bytes_read"] = 4_000_000_000

@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from node_rig import NBYTES, Client, Talker, running, settings_for, short_directory, statuses
+from node_rig import NBYTES, Client, Talker, groups, running, settings_for, short_directory, statuses
 from objects import names
+from shared_reader import attach as attach_pool
 from waiting import DEADLINE_S, Background, wait_until
 
-from sglang_umbp import Status
+from sglang_umbp import NodePool, PoolSettings, SettingsError, Status, _native
 from sglang_umbp.errors import NodeServerError, PoolMemoryError, RefusedError
-from sglang_umbp.node import node_client, protocol
+from sglang_umbp.node import connection, node_client, protocol, stat_report, stat_view
 from sglang_umbp.node.attachment import Attachment
-from sglang_umbp.node.channel import ConnectionEndedError
+from sglang_umbp.node.channel import Channel, ConnectionEndedError
+from sglang_umbp.node.client_connection import ClientConnection
 from sglang_umbp.node.connection import STRANGER_S
 from sglang_umbp.node.protocol import ErrorCode
 from sglang_umbp.node.server import NodeServer
+from sglang_umbp.node.server_settings import server_sizes
+from sglang_umbp.node.stat_report import MAX_REPORT_BYTES
 
 FREED_WITHIN_S = 1.0
 TESTS = Path(__file__).parent
@@ -55,7 +62,7 @@ class Node:
         return process
 
     def figures(self) -> dict[str, Any]:
-        return json.loads(self.server.service.report())
+        return json.loads(self.server.service.report(True))
 
     @property
     def memory(self) -> dict[str, int]:
@@ -233,9 +240,41 @@ def test_sizes_that_do_not_match_or_fit_are_refused_or_answered(node):
         with refused(ErrorCode.BAD_REQUEST):
             client.allocate(["a", "b", "c"], sizes=wrong)
     with refused(ErrorCode.UNKNOWN):
-        client.allocate(["a"], namespace=77)
+        client.allocate(["a"], groups=groups((77, 0, 1, 0)))
     with refused(ErrorCode.BAD_REQUEST):
-        client.allocate(["a"], part=1)
+        client.allocate(["a"], groups=groups((client.namespace, 1, 1, 0)))
+
+
+def test_keys_that_the_groups_or_the_sizes_do_not_add_up_to_are_refused(node):
+    client = node.client()
+    group = (client.namespace, 0, 1, 0)
+    wrong = [
+        {"groups": b""},
+        {"groups": groups(group)},
+        {"groups": groups(group, (client.namespace, 0, 2, 0))},
+        {"groups": groups((client.namespace, 0, (1 << 32) - 1, 0))},
+        {"keys": b"a"},
+        {"keys": b"abc"},
+        {"key_sizes": np.array([1], dtype="<u4").tobytes()},
+        {"key_sizes": np.array([1, (1 << 32) - 1], dtype="<u4").tobytes()},
+        {"key_sizes": np.array([0, protocol.MAX_KEY_BYTES + 1], dtype="<u4").tobytes(), "keys": b"k" * 1_048_577},
+    ]
+    for values in wrong:
+        with refused(ErrorCode.BAD_REQUEST):
+            client.call(replace(client.allocation(["a", "b"]), **values))
+    assert client.put(["a", "b"]) == [Status.OK] * 2
+
+
+def test_one_message_puts_objects_of_several_components(node):
+    client = node.client()
+    space = client.call(protocol.Register(identities=[b"one", b"two"], titles=["c4", "c128"])).namespace
+    both = groups((space, 0, 2, 0), (space, 1, 1, 7))
+    places = client.allocate(["a", "b", "a"], 50, groups=both)
+    assert np.frombuffer(places.picks, "<u4").tolist() == [0, 1, 2]
+    client.copy(["a", "b", "a"], places)
+    assert statuses(client.call(protocol.Commit(batch=50, round=places.round, deadline_s=1.0))) == [Status.OK] * 3
+    assert [entry["objects"] for entry in node.figures()["components"]] == [2, 1]
+    assert statuses(client.allocate(["a", "a"], groups=groups((space, 1, 2, 0)))) == [Status.EXISTS] * 2
 
 
 def test_every_object_of_a_message_of_two_thousand_is_stored(make_node):
@@ -281,6 +320,64 @@ def test_one_client_at_its_quota_leaves_the_others_theirs(make_node):
     assert two.put(names("b", 2), deadline_s=0.0) == [Status.OK] * 2
 
 
+def test_what_all_clients_reserve_is_bounded_and_a_refusal_says_who_is_stopped(make_node):
+    node = make_node(reservation_quota_bytes=2 * NBYTES, reservations_total_bytes=4 * NBYTES)
+    stopped = [node.process(reserved=names(f"kept{number}-", 2)) for number in range(2)]
+    for process in stopped:
+        process.signal(signal.SIGSTOP)
+    wait_until(lambda: node.memory["quarantined_bytes"] == 4 * NBYTES)
+    client = node.client()
+    with refused(ErrorCode.QUOTA):
+        client.put(["a"], deadline_s=0.05)
+    with pytest.raises(RefusedError, match=f"quarantined by stopped processes.*{stopped[0].popen.pid}.*allowed: 16384"):
+        client.put(["a"], deadline_s=0)
+    assert node.figures()["settings"]["reservations_total_bytes"] == 4 * NBYTES
+    waiting = Background(lambda: client.put(names("a", 2), deadline_s=50))
+    stopped[0].signal(signal.SIGKILL)
+    assert waiting.result() == [Status.OK] * 2
+    assert node.memory["reserved_bytes"] == 2 * NBYTES
+
+
+def test_an_object_larger_than_what_all_may_reserve_is_put_while_nobody_else_puts(make_node):
+    node = make_node(reservation_quota_bytes=NBYTES, reservations_total_bytes=NBYTES)
+    one, two = node.client(), node.client()
+    places = one.allocate(["large"], 7, sizes=np.array([5 * NBYTES], dtype="<u8").tobytes())
+    assert not places.over
+    with refused(ErrorCode.QUOTA):
+        two.allocate(["small"], deadline_s=0)
+    one.call(protocol.Abandon(batch=7))
+    assert two.put(["small"]) == [Status.OK]
+
+
+@pytest.mark.parametrize(("quota", "total"), [(None, 8), (2, 8), (12, 12)])
+def test_all_clients_may_reserve_half_of_the_pool_or_what_one_may(node, quota, total):
+    quota_bytes = None if quota is None else quota * NBYTES
+    settings = settings_for(node.path, reservation_quota_bytes=quota_bytes, reservations_total_bytes=None)
+    assert server_sizes(settings).reservations_total_bytes == total * NBYTES
+
+
+def test_who_asks_for_sizes_alone_has_the_server_look_at_no_client(node, monkeypatch):
+    client = node.client()
+    client.put(names("page", 3))
+    looks = []
+    monkeypatch.setattr(node.server.service.clients, "figures", lambda: looks.append(1) or {})
+    figures = json.loads(client.call(protocol.Stat(clients=False)).body)
+    assert figures["memory"]["objects"] == 3
+    with NodePool(standalone_address=f"unix:{node.path}") as pool:
+        assert pool.stats().objects == 3
+        assert not looks
+        assert len(client.stat()["clients"]) == 2
+        assert looks
+
+
+def test_a_call_may_wait_as_long_as_the_setting_allows():
+    longest_s = protocol.MAX_DEADLINE_S
+    assert PoolSettings(deadline_s=longest_s).deadline_s == longest_s
+    with pytest.raises(SettingsError):
+        PoolSettings(deadline_s=longest_s + 1)
+    assert connection._deadline(longest_s) >= time.monotonic() + longest_s - DEADLINE_S
+
+
 def test_stat_shows_what_is_reserved_and_by_whom(node):
     one, two = node.client(label="tp0"), node.client(label="tp1")
     two.allocate(names("a", 3), 1)
@@ -298,7 +395,7 @@ def test_stat_counts_objects_and_bytes_of_each_component_under_its_title(node):
     assert again.namespace == space
     for part, count in ((0, 3), (1, 1)):
         keys, batch = names("page", count), next(client.batches)
-        places = client.allocate(keys, batch, namespace=space, part=part)
+        places = client.allocate(keys, batch, groups=groups((space, part, count, 0)))
         client.copy(keys, places)
         client.call(protocol.Commit(batch=batch, round=places.round, deadline_s=1.0))
     assert node.figures()["components"] == [
@@ -307,6 +404,51 @@ def test_stat_counts_objects_and_bytes_of_each_component_under_its_title(node):
     ]
     assert client.call(protocol.Remove(namespace=space, keys=[b"page0", b"page1"])).flags == b"\1\1"
     assert [entry["objects"] for entry in node.figures()["components"]] == [1]
+
+
+def test_a_report_that_is_no_frame_is_cut_and_says_what_is_missing(node, monkeypatch):
+    client, other = node.client(), node.client()
+    titles = [f"part {number:04d} {'x' * 100}" for number in range(32)]
+    identities = [title.encode() for title in titles]
+    space = client.call(protocol.Register(identities=identities, titles=titles)).namespace
+    for part in range(len(titles)):
+        objects = 1 if part < 31 else 2
+        for number in range(objects):
+            batch = next(client.batches)
+            places = client.allocate(
+                [f"k{number}"], batch, groups=groups((space, part, 1, 0)), sizes=struct.pack("<Q", 64)
+            )
+            assert client.call(protocol.Commit(batch=batch, round=places.round, deadline_s=1.0)).over
+    whole = other.stat()
+    assert (len(whole["components"]), whole["left_out"]) == (32, {"components": 0, "clients": 0})
+    assert whole["components"][0]["objects"] == 2, "the largest first"
+    size = len(node.server.service.report(clients=True))
+    monkeypatch.setattr(stat_report, "MAX_REPORT_BYTES", size - 1000)
+    cut = other.stat()
+    assert len(node.server.service.report(clients=True)) <= size - 1000
+    assert (len(cut["components"]), cut["left_out"]) == (16, {"components": 16, "clients": 0})
+    assert cut["components"][0] == whole["components"][0]
+    assert "and 16 pools more" in stat_view.view(cut, None)
+    monkeypatch.setattr(stat_report, "MAX_REPORT_BYTES", len(json.dumps({**cut, "components": []})) - 100)
+    cut = other.stat()
+    assert cut["left_out"] == {"components": 32, "clients": 1}
+    assert "and 1 clients more" in stat_view.view(cut, None)
+    assert MAX_REPORT_BYTES < protocol.MAX_FRAME_BYTES
+
+
+def test_labels_and_titles_of_clients_bring_no_control_characters_to_a_terminal(node, caplog):
+    caplog.set_level(logging.INFO)
+    client = node.client(label="tp\x1b[2J\n\u202e")
+    identity = b"raw\x1b"
+    space = client.call(protocol.Register(identities=[identity], titles=["\x1b]0;x\x07"])).namespace
+    batch = next(client.batches)
+    places = client.allocate(["k"], batch, groups=groups((space, 0, 1, 0)), sizes=struct.pack("<Q", 64))
+    assert client.call(protocol.Commit(batch=batch, round=places.round, deadline_s=1.0)).over
+    lines = stat_view.view(client.stat(), None)
+    assert all(line.isprintable() for line in lines), lines
+    assert any("tp.[2J.." in line for line in lines)
+    assert any(".]0;x." in line for line in lines)
+    assert [client.label for client in node.server.service.clients.all()] == ["tp.[2J.."]
 
 
 def test_every_figure_of_stat_is_documented(node):
@@ -391,7 +533,16 @@ def test_another_version_is_refused_with_both_versions(node):
     with pytest.raises(RefusedError, match=r"client has version 9\.9/1, this server .*both need the same") as raised:
         node.talker(version="9.9/1")
     assert raised.value.code == ErrorCode.VERSION
-    assert protocol.VERSION in str(raised.value)
+    assert f"(pid {os.getpid()}) {protocol.VERSION};" in str(raised.value)
+    assert f"`kill {os.getpid()}` ends this server" in str(raised.value)
+    assert "does not end by itself" in str(raised.value)
+
+
+def test_another_version_learns_when_the_server_ends_by_itself_and_writes_no_lines_into_the_log(make_node, caplog):
+    node = make_node(idle_exit_s=3600)
+    with pytest.raises(RefusedError, match="ends by itself 3600 s after its last client"):
+        node.talker(version="9\nall is well")
+    assert "9.all is well" in caplog.text
 
 
 def test_an_attach_without_the_nonce_of_its_welcome_is_refused(node):
@@ -456,6 +607,96 @@ def test_a_client_that_is_never_told_so_takes_no_place(node):
     talker.send(protocol.Attach(nonce=talker.nonce, label=""))
     wait_until(lambda: not node.server._threads)
     assert node.figures()["clients"] == []
+
+
+def test_a_client_that_ends_its_connection_before_it_read_what_it_was_told_takes_no_place(make_node):
+    node = make_node(max_clients=1)
+    for _ in range(3):
+        talker = node.talker()
+        talker.send(protocol.Attach(nonce=talker.nonce, label=""))
+        wait_until(lambda: len(node.figures()["clients"]) == 1)
+        talker.close()
+        wait_until(lambda: not node.figures()["clients"])
+    node.client()
+
+
+def test_a_client_that_was_heard_of_stays_when_its_connection_ends(node):
+    """It may be reading, or copying, what it was given."""
+    with Talker(node.path) as asks, Talker(node.path) as joined, Talker(node.path) as other:
+        asks.attach()
+        asks.call(protocol.Ping())
+        other.join(joined.attach().client)
+    wait_until(lambda: not node.server._threads)
+    assert len(node.figures()["clients"]) == 2
+
+
+def attach_native(_: protocol.Attached, descriptors: list[int]) -> _native.Pool:
+    return attach_pool(descriptors[:4], descriptors[4]).native
+
+
+def test_a_pool_confirms_its_attachment_before_it_reads(node):
+    attachment = Attachment.make(node.path, "", attach_native, time.monotonic() + DEADLINE_S)
+    (client,) = node.server.service.clients.all()
+    assert client.heard_of
+    attachment.detach()
+
+
+def test_a_pool_that_cannot_confirm_its_attachment_takes_no_place_and_keeps_no_memory(node, monkeypatch):
+    made = []
+
+    def make_native(attached: protocol.Attached, descriptors: list[int]) -> _native.Pool:
+        made.append(attach_native(attached, descriptors))
+        return made[0]
+
+    def no_answer(self: object, request: protocol.Message, *_: object) -> NoReturn:
+        raise NodeServerError(f"no answer to {request.NAME}")
+
+    ask = ClientConnection.ask
+    monkeypatch.setattr(
+        ClientConnection, "ask", lambda c, r, *more: (no_answer if isinstance(r, protocol.Ping) else ask)(c, r, *more)
+    )
+    with pytest.raises(NodeServerError, match="no answer to ping"):
+        Attachment.make(node.path, "", make_native, time.monotonic() + DEADLINE_S)
+    assert made[0].closed
+    assert node.figures()["clients"] == []
+
+
+def test_a_fault_while_one_client_is_attended_to_leaves_the_server_to_the_others(node, monkeypatch, caplog):
+    """A client's end, and a connection that comes in."""
+    clients, started = node.server.service.clients, []
+
+    def fails(*_: object) -> NoReturn:
+        raise ZeroDivisionError("a planted fault")
+
+    monkeypatch.setattr(clients, "end_of", lambda descriptor: started.append(descriptor) or fails())
+    process = node.process()
+    process.end()
+    wait_until(lambda: bool(started))
+    for _ in range(3):  # each makes the server look for what there is to attend to
+        node.talker()
+    with monkeypatch.context() as planted:
+        planted.setattr(node.server, "_start", fails)
+        with pytest.raises(ConnectionEndedError):
+            node.talker()
+    node.client()
+    assert len(started) == 1, "attended to again and again"
+    assert caplog.text.count("ZeroDivisionError: a planted fault") == 2
+
+
+def test_who_read_all_and_is_gone_was_told():
+    """Of a message with descriptors: what is left to send after them may be nothing, and nobody there."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    class Gone(socket.socket):
+        def sendall(self, data: object, *_: object) -> NoReturn:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    with theirs, Gone(fileno=ours.detach()) as gone:
+        channel = Channel(gone, protocol.REQUESTS)
+        channel.send(1, protocol.Done(), descriptors=[0])
+        assert theirs.recv(1 << 16)
+        with pytest.raises(ConnectionEndedError):
+            channel.send(2, protocol.Done())
 
 
 def test_a_connection_without_a_client_does_not_keep_an_idle_server():

@@ -6,7 +6,7 @@ import random
 import zlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -196,16 +196,35 @@ class ExactMachine(RuleBasedStateMachine):
 
     @rule(component=st.sampled_from(sorted(FRAGMENTS)), keys=keys_of_batch, seed=seeds)
     def put_pages(self, component: str, keys: list[Any], seed: int) -> None:
-        layout = self.layouts[component]
         rows = random.Random(seed).sample(range(ROWS), len(keys))
         self.pages.reset()
+        asks = self.page_asks(component, keys, rows)
+        assert self.pool.put_pages(self.layouts[component], keys, rows, status=True) == self.twin.put(asks)
+        self.pages.check()
+
+    @rule(keys=st.lists(keys_of_batch, min_size=0, max_size=2), turn=st.booleans(), seed=seeds)
+    def put_components(self, keys: list[list[Any]], turn: bool, seed: int) -> None:
+        """One batch: no part makes room at the cost of another one."""
+        generator = random.Random(seed)
+        components = sorted(FRAGMENTS, reverse=turn)[: len(keys)]
+        rows = [generator.sample(range(ROWS), len(some)) for some in keys]
+        self.pages.reset()
+        asks = [self.page_asks(*part) for part in zip(components, keys, rows, strict=True)]
+        parts = [(self.layouts[name], *part) for name, *part in zip(components, keys, rows, strict=True)]
+        answers = self.pool.put_components(parts, status=True)
+        assert list(map(len, answers)) == list(map(len, keys))
+        assert list(chain(*answers)) == self.twin.put(list(chain(*asks)))
+        self.pages.check()
+
+    def page_asks(self, component: str, keys: list[Any], rows: list[int]) -> list[Ask]:
+        """Writes new pages into the rows."""
+        layout = self.layouts[component]
         asks = []
         for key, row in zip(keys, rows, strict=True):
             ask = Ask(self.twin_key(component, key), self.new_data(layout.object_bytes))
             self.each_fragment(component, row, (0, layout.fragments), ask.data, self.pages.write)
             asks.append(ask)
-        assert self.pool.put_pages(layout, keys, rows, status=True) == self.twin.put(asks)
-        self.pages.check()
+        return asks
 
     def each_fragment(
         self,

@@ -29,7 +29,7 @@ PLANTS = {
         {"    begin(Step::kCommit);  //": "    //"},
     ),
     "offsets are told after the abandon": (BATCH, {"item.finish(Status::kCleared);": "{}"}),
-    "keys stay the caller's": (BATCH, {"digests, own, depth)": "digests, keys, depth)"}),
+    "keys stay the caller's": (BATCH, {"std::span(own).subspan(": "keys.subspan("}),
     "nobody who waits is woken": (BATCH, {"    pool_.owner().wake();\n": ""}),
     "a wait for room goes on": (
         BATCH,

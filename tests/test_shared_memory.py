@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -128,6 +130,62 @@ def test_the_maps_of_a_client_are_populated_in_the_background_if_asked_for(owner
         assert rows.get(keys) == [True] * 8
         client.native.fill(client.native.whole_source(rows.addresses[:1], [NBYTES]), [0], [0])
         wait_until(lambda: client.native.populated)
+
+
+def memory_of(fds: dict[str, int]) -> int:
+    """Bytes of the arena that somebody has touched."""
+    return os.fstat(fds["arena"]).st_blocks * 512
+
+
+def test_a_client_gives_no_memory_to_an_arena_whose_owner_does_not(owner):
+    fds = descriptors(owner)
+    with attached(fds, prefault=True, prefault_in_background=True) as client:
+        wait_until(lambda: client.native.populated)
+        assert memory_of(fds) == 0
+        assert Rows(owner, 1, NBYTES).put(["a"]) == [True]
+        assert Rows(client, 1, NBYTES).get(["a"]) == [True]
+
+
+UNDER_WAY, DONE = 0, 1
+AFTER_SECRET = 48
+"""Where in the header the owner says how far it is."""
+
+
+def word_of_the_owner() -> ctypes.c_uint32:
+    """What the header says to clients, in the owner's own map."""
+    with open("/proc/self/maps") as maps:
+        [line] = [line for line in maps if "memfd:umbp-index header" in line.replace("_", " ") and " rw-s " in line]
+    return ctypes.c_uint32.from_address(int(line.split("-")[0], 16) + AFTER_SECRET)
+
+
+def test_a_client_waits_with_its_maps_until_the_owner_has_given_the_arena_its_memory(owner):
+    word = word_of_the_owner()
+    word.value = UNDER_WAY
+    fds = descriptors(owner)
+    with attached(fds, prefault=True, prefault_in_background=True) as client:
+        rows = Rows(client, 1, NBYTES)
+        time.sleep(0.1)
+        assert not client.native.populated
+        assert memory_of(fds) == 0
+        assert rows.get(["a"]) == [False]
+        client.native.fill(client.native.whole_source(rows.addresses, [NBYTES]), [0], [0])
+        touched = memory_of(fds)
+        time.sleep(0.1)
+        assert memory_of(fds) == touched, "the writable map waits, too"
+        word.value = DONE
+        wait_until(lambda: client.native.populated)
+        assert memory_of(fds) == os.fstat(fds["arena"]).st_size
+    word.value = UNDER_WAY
+    attached(fds, prefault=True, prefault_in_background=True).close()  # does not wait for it
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_an_owner_says_when_it_has_given_its_arena_memory(background):
+    settings = {"prefault": True, "prefault_in_background": background}
+    with Pool(PoolSettings(capacity_bytes=8 * NBYTES, memory="memfd", copy_threads=1, **settings)) as pool:
+        wait_until(lambda: word_of_the_owner().value == DONE)
+        fds = descriptors(pool)
+        assert memory_of(fds) == os.fstat(fds["arena"]).st_size
 
 
 def test_attaching_and_closing_leaves_no_descriptor_and_no_map(owner):

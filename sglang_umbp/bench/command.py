@@ -15,6 +15,7 @@ from . import (
     exists_command,
     index_command,
     put_command,
+    ranks_command,
     session_command,
     sweep_command,
 )
@@ -32,7 +33,16 @@ from .tables import render
 QUICK_SAMPLES, DEFAULT_SAMPLES = 10, 40
 QUICK_RANKS, DEFAULT_RANKS = (1, 2), (1, 2, 4, 8)
 
-OTHERS = (sweep_command, put_command, exists_command, index_command, session_command, connector_command, device_command)
+OTHERS = (
+    sweep_command,
+    put_command,
+    exists_command,
+    index_command,
+    session_command,
+    ranks_command,
+    connector_command,
+    device_command,
+)
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..geometry import PoolGeometry
+from ..settings import PoolSettings
 from .buffers import PageBuffers
 from .device_buffers import DevicePageBuffers
 from .device_call import await_pinned
@@ -16,7 +16,7 @@ from .errors import MeasurementError
 from .offload import REQUESTS_IN_FLIGHT, BuffersOf, OffloadLoad
 from .options import RestoreOptions, plan_sizes
 from .restore_loop import count_failed, no_garbage_collection, restore
-from .targets import EmbeddedTarget, RankPort, Rows, TargetSettings
+from .targets import EmbeddedTarget, RankPort, Rows, TargetSettings, pool_settings
 from .verify import Tally, Verifier
 from .workload import PageIdArray, Turns, Workload
 
@@ -56,8 +56,8 @@ class DeviceTarget(EmbeddedTarget):
         super().__init__(pools, settings)
         self._runtime = runtime
 
-    def _overrides(self) -> dict[str, Any]:
-        return {**super()._overrides(), "device": self._runtime, "pin_arena": True}
+    def _pool_settings(self) -> PoolSettings:
+        return pool_settings(self._settings, device=self._runtime, pin_arena=True)
 
 
 class DeviceRestores:

@@ -16,10 +16,11 @@ def add_mode_arguments(parser: argparse.ArgumentParser) -> None:
     mode_help = "the pool of this process, or that of a node server [%(default)s]"
     address_help = "of a node server that is there, with room for all of this [one is started, and stopped at the end]"
     parser.add_argument("--mode", choices=MODES, default=MODES[0], help=mode_help)
-    parser.add_argument("--address", metavar="unix:PATH", type=_address, default="", help=address_help)
+    parser.add_argument("--address", metavar="unix:PATH", type=unix_address, default="", help=address_help)
 
 
-def _address(text: str) -> str:
+def unix_address(text: str) -> str:
+    """For argparse. Raises ArgumentTypeError."""
     try:
         return UnixAddress().parse(text)
     except SettingsError:

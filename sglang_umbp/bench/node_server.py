@@ -8,18 +8,23 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from .. import NodePool, PoolSettings
 from ..node.autostart import listens, server_command, server_environment
+from ..node.client_settings import SERVERS_OWN
 from .errors import MeasurementError
 
 START_S = 120.0
 STOP_S = 30.0
 WARM_S = 300.0
-POLL_S = 0.02
+POLL_S = 0.005
+TOLD = ("dram_capacity_bytes", "index_entries")
+"""Of the server's settings those that an attached client compares with the server's: a line says so if they differ."""
+
 IDLE_EXIT_S = 30
 """A server whose measurement was killed goes by itself."""
 
@@ -92,8 +97,14 @@ class PrivateServer:
 
 
 def client_settings(settings: PoolSettings, address: str) -> PoolSettings:
-    """The settings of a client of the server at the address, otherwise the same."""
-    return replace(settings, mode="node", standalone_address=address, standalone_auto_start=False)
+    """The settings of a client of the server at the address, otherwise the same.
+
+    Without those of the server: it was started with them, or the figures say what it has.
+    """
+    servers: dict[str, Any] = {
+        item.name: item.default for item in fields(settings) if item.name in SERVERS_OWN and item.name not in TOLD
+    }
+    return replace(settings, mode="node", standalone_address=address, standalone_auto_start=False, **servers)
 
 
 def wait_until_warm(pool: NodePool) -> None:

@@ -78,8 +78,12 @@ def _case_json(result: PutResult, name: str) -> Json:
         "floor_memcpy_us": figures["memcpy"].as_dict(),
         "floor_nt_us": figures["nt"].as_dict(),
         "ratio": ratio(figures["ours"].median, better),
+        **{f"{role}_us": figures[role].as_dict() for role in EMBEDDED if role in figures},
         "evicted_objects_per_put": round(counts.evicted_objects / counts.puts, 3),
     }
+
+
+EMBEDDED = ("embedded", "memfd")
 
 
 def render(report: Json) -> str:
@@ -95,9 +99,25 @@ def render(report: Json) -> str:
             "",
             *aligned(rows),
             "",
+            *_compared(report["cases"]),
             f"{report['failed_puts']} failed puts",
         ]
     )
+
+
+def _compared(cases: list[Json]) -> list[str]:
+    """Against pools of this process, in mode node."""
+    compared = [case for case in cases if "embedded_us" in case]
+    if not compared:
+        return []
+    header = ("pool, keys", "embedded us", "min us", "memfd us", "min us", "ours us", "min us", "x embedded", "x memfd")
+    rows: list[tuple[str, ...]] = [header]
+    for case in compared:
+        each = [case["embedded_us"], case["memfd_us"], case["put_us"]]
+        times = [f"{figures[kind]:.1f}" for figures in each for kind in ("median", "min")]
+        ratios = [f"{each[2]['median'] / figures['median']:.2f}" for figures in each[:2]]
+        rows.append((f"{case['pool']}, {case['keys']}", *times, *ratios))
+    return [*aligned(rows), ""]
 
 
 def _row(case: Json) -> tuple[str, ...]:

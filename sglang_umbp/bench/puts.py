@@ -75,8 +75,8 @@ def _build(
 
 
 def put_request(port: RankPort, options: RestoreOptions, hashes: Sequence[str], rows: Rows) -> int:
-    """Stores a request, one call a pool; the number of objects that were not stored."""
-    return count_failed([port.put(pool, hashes, rows) for pool in range(len(options.pools))])
+    """Stores a request in one call; the number of objects that were not stored."""
+    return count_failed(port.put_all(hashes, rows))
 
 
 def _run_samples(rig: PutRig, threads: int, turns: Turns) -> Samples:

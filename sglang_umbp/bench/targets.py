@@ -35,6 +35,29 @@ class TargetSettings:
     """Of a node server that is there; empty: the target starts its own, with the memory asked for here."""
     memfd: bool = False
     """Whether an embedded pool has the memory that a node server has."""
+    space: str = ""
+    """Of the stored pages, where several processes share them; empty: one of the target's own."""
+
+
+def pool_settings(settings: TargetSettings, **more: Any) -> PoolSettings:
+    """The settings of a target's pool; what is not asked for comes from the environment. more: settings besides."""
+    overrides: dict[str, Any] = {
+        "capacity_bytes": settings.capacity_nbytes,
+        "copy_threads": settings.copy_threads,
+        "prefault": True,
+        # What was stored is measured: nothing may go before it is asked to.
+        "high_watermark": 0,
+        "low_watermark": 0,
+    }
+    if settings.debug:
+        overrides["ranged_call_debug"] = True
+    if settings.index_entries:
+        overrides["index_entries"] = settings.index_entries
+    if settings.quota_nbytes:
+        overrides["session_quota_bytes"] = settings.quota_nbytes
+    if settings.memfd:
+        overrides["memory"] = "memfd"
+    return PoolSettings.from_env(**overrides, **more)
 
 
 @dataclass(frozen=True)
@@ -60,6 +83,9 @@ class RankPort(Protocol):
 
     def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
         """Stores whole pages of pool `pool`; one result a page."""
+
+    def put_all(self, hashes: Sequence[str], rows: Rows) -> list[list[bool]]:
+        """Stores whole pages of all pools; one result a pool and page."""
 
 
 class RestoreTarget(Protocol):
@@ -92,11 +118,15 @@ class EmbeddedPort:
 
     def __init__(self, pool: Pool, layouts: Sequence[PageLayout]) -> None:
         self._put_pages = pool.put_pages
+        self._put_components = pool.put_components
         self.layouts = tuple(layouts)
         self.gets: Sequence[Get] = [partial(pool.get_pages, layout) for layout in layouts]
 
     def put(self, pool: int, hashes: Sequence[str], rows: Rows) -> list[bool]:
         return self._put_pages(self.layouts[pool], hashes, rows)
+
+    def put_all(self, hashes: Sequence[str], rows: Rows) -> list[list[bool]]:
+        return self._put_components([(layout, hashes, rows) for layout in self.layouts])
 
 
 class EmbeddedTarget:
@@ -120,26 +150,7 @@ class EmbeddedTarget:
         return Pool(settings).open()
 
     def _pool_settings(self) -> PoolSettings:
-        return PoolSettings.from_env(**self._overrides())
-
-    def _overrides(self) -> dict[str, Any]:
-        overrides: dict[str, Any] = {
-            "capacity_bytes": self._settings.capacity_nbytes,
-            "copy_threads": self._settings.copy_threads,
-            "prefault": True,
-            # What was stored is measured: nothing may go before it is asked to.
-            "high_watermark": 0,
-            "low_watermark": 0,
-        }
-        if self._settings.debug:
-            overrides["ranged_call_debug"] = True
-        if self._settings.index_entries:
-            overrides["index_entries"] = self._settings.index_entries
-        if self._settings.quota_nbytes:
-            overrides["session_quota_bytes"] = self._settings.quota_nbytes
-        if self._settings.memfd:
-            overrides["memory"] = "memfd"
-        return overrides
+        return pool_settings(self._settings)
 
     def close(self) -> None:
         for session in self._sessions:

@@ -24,7 +24,7 @@ from ..sizing import Memory, default_capacity_bytes
 SGLANG_KEYS = frozenset(
     (
         "prefetch_threshold prefetch_timeout_base prefetch_timeout_per_ki_token hicache_storage_pass_prefix_keys "
-        "tp_lcm_size interface_v1 backend_name module_path class_name file_storage_path"
+        "tp_lcm_size interface_v1 backend_name module_path class_name file_storage_path allocator"
     ).split()
 )
 # What chooses a pool for several machines, or a disk: refused by name, because a pool without would be a cache
@@ -109,7 +109,11 @@ def read_settings(
     'auto' comes to.
     Raises SettingsError naming the key or variable, its value and what is allowed.
     """
-    config = extra_config or {}
+    config = {} if extra_config is None else extra_config
+    if not isinstance(config, Mapping):
+        raise SettingsError(
+            f"the storage backend's extra config is a {type(config).__name__} ({config!r:.80}); allowed: a JSON object"
+        )
     environ = os.environ if environ is None else environ
     _refuse_other_modes(config, environ)
     known = _POOL_NAMES | _FIELDS.keys() | SGLANG_KEYS | MODE_KEYS.keys()
@@ -124,10 +128,15 @@ def read_settings(
     if pool.dram_capacity_bytes is None and ranks > 1 and not is_node(pool, local_ranks=ranks):
         for_pool = {name: value for name, value in for_pool.items() if name not in _CAPACITY_NAMES}
         pool = PoolSettings.from_env(environ, for_pool, dram_capacity_bytes=_share_of_capacity(ranks))
+    dynamic = all(name in config for name in DYNAMIC_KEYS)
+    if "allocator" in config and not dynamic:
+        raise SettingsError(
+            f"allocator={config['allocator']!r} has no effect with --hicache-storage-backend umbp: SGLang looks at it "
+            f"with dynamic only; allowed: leave it out"
+        )
     connector = _connector_settings(config, environ)
     if connector.hold_lookups == 0 and pool.session_quota_bytes is not None:
         raise _without_effect(pool.named("session_quota_bytes"))
-    dynamic = all(name in config for name in DYNAMIC_KEYS)
     return StoreSettings(pool, connector, dynamic and not config.get("interface_v1"), ranks)
 
 

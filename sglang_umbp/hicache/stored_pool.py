@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidBatchError
 from ..layout import Namespace, PageLayout
-from ..pool import Pool
+from ..pool import ComponentPut, Pool
 from .held_pages import HeldPages
 from .hits import leading_run
 from .host_pages import HostPages, PagePart
@@ -59,9 +61,12 @@ class StoredPool:
 
         Raises InvalidBatchError: indices that are not one page a key, or not of this pool.
         """
-        with self.pages.steady():
-            rows = self._rows(keys, host_indices)
-            return _all_of([self._pool.put_pages(layout, keys, rows, depth=depth) for layout in self._layouts])
+        return put_all(self._pool, [(self, keys, host_indices)], depth)[0]
+
+    def parts(self, keys: list[str], host_indices: Any) -> list[ComponentPut]:
+        """What ``put`` stores, for ``put_all``. Raises InvalidBatchError as ``put``; within ``pages.steady()``."""
+        rows = self._rows(keys, host_indices)
+        return [(layout, keys, rows) for layout in self._layouts]
 
     def get(self, keys: list[str], host_indices: Any) -> list[bool]:
         """Loads pages into the host pool: from the session that holds them, else by a look-up.
@@ -110,6 +115,20 @@ class StoredPool:
                 f"{len(keys)} page hashes of {self.pages.name!r} with host indices of {len(rows)} pages"
             )
         return rows
+
+
+def put_all(pool: Pool, puts: Sequence[tuple[StoredPool, list[str], Any]], depth: int | None) -> list[list[bool]]:
+    """``StoredPool.put`` of several host pools as one batch: a list of answers each. Raises as it does."""
+    with ExitStack() as steady:
+        parts: list[ComponentPut] = []
+        counts = []
+        for stored, keys, host_indices in puts:
+            steady.enter_context(stored.pages.steady())
+            own = stored.parts(keys, host_indices)
+            parts += own
+            counts.append(len(own))
+        answers = iter(pool.put_components(parts, depth=depth))
+        return [_all_of([next(answers) for _ in range(count)]) for count in counts]
 
 
 def _layout(pool: Pool, namespace: Namespace, pages: HostPages, part: PagePart) -> PageLayout:

@@ -22,6 +22,9 @@ MAX_IDLE_CONNECTIONS = 8
 PING_S = 0.25
 """How long a server that left a call unanswered gets to answer the question whether it is back."""
 
+CONFIRM_S = 2.0
+"""How long a new client waits for the server to take note that it has what it was given; mapping that takes time."""
+
 DETACH_S = 0.5
 """How long a closing client waits for its Detach to be answered; the server sees the process's end anyway."""
 
@@ -47,6 +50,7 @@ class Attachment:
         self._lock = threading.Lock()
         self._ended = False
         self._unknown = False
+        self._doubted = False
         self._idle: list[ClientConnection] = []
         self._open: set[ClientConnection] = set()
         self._numbers: dict[tuple[bytes, ...], int] = {}
@@ -79,7 +83,13 @@ class Attachment:
         try:
             if len(descriptors) != len(protocol.DESCRIPTORS):
                 raise ProtocolError(f"{len(descriptors)} descriptors came along; {len(protocol.DESCRIPTORS)} are due")
-            attachment = cls(path, peer, attached, make_native(attached, descriptors))
+            native = make_native(attached, descriptors)
+            try:
+                # The server keeps a client for good once it has heard from it.
+                connection.ask(protocol.Ping(), protocol.Done, max(deadline, time.monotonic() + CONFIRM_S))
+            except BaseException:
+                native.close()
+                raise
         except BaseException:
             # Else this process has one more client there, as long as it lives, after each attempt.
             with contextlib.suppress(UmbpError):
@@ -87,6 +97,7 @@ class Attachment:
             raise
         finally:
             close_all(descriptors)
+        attachment = cls(path, peer, attached, native)
         attachment._open.add(connection)
         attachment._idle.append(connection)
         return attachment
@@ -106,7 +117,8 @@ class Attachment:
     @property
     def lost(self) -> bool:
         """Whether the server has ended, or does not know this client any more."""
-        return self._unknown or process_ended(self._peer.pidfd)
+        # In this order: the descriptor is closed only after _ended was set.
+        return process_ended(self._peer.pidfd) or self._unknown or self._ended
 
     # Calls -----------------------------------------------------------------------------------------------
 
@@ -197,21 +209,38 @@ class Attachment:
         self.silent = True
         self.on_trouble()
 
+    def doubt(self) -> None:
+        """A question with a short deadline had no answer: ``tidy`` finds out whether the server is silent."""
+        self._doubted = True
+        self.on_trouble()
+
+    @property
+    def doubted(self) -> bool:
+        """Whether the last word from the server is that it did not answer: what can wait is not asked."""
+        return self.silent or self._doubted
+
     def tidy(self) -> None:
         """Abandons what was left over, and asks a silent server whether it is back. Raises nothing."""
         with contextlib.suppress(UmbpError):
-            if self.silent:
-                self.ask(protocol.Ping(), protocol.Done, time.monotonic() + PING_S)
-                self.silent = False
+            if self.doubted:
+                self._ping()
             while self._left_over:
                 batch = self._left_over[0]
                 self.ask(protocol.Abandon(batch=batch), protocol.Done, time.monotonic() + PING_S)
                 self._left_over.popleft()
 
+    def _ping(self) -> None:
+        try:
+            self.ask(protocol.Ping(), protocol.Done, time.monotonic() + PING_S)
+        except NodeServerError:
+            self.silent = True
+            raise
+        self.silent = self._doubted = False
+
     @property
     def untidy(self) -> bool:
         """Whether ``tidy`` has something to do."""
-        return self.silent or bool(self._left_over)
+        return self.doubted or bool(self._left_over)
 
     def report(self) -> None:
         """Publishes this client's figures for `stat`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import socket
@@ -17,8 +16,11 @@ from ..errors import NodeServerError
 from ..settings import PoolSettings
 from ..settings_report import value_text
 from .address import prepare_directory
+from .capped_log import open_log
+from .own_process import DROPPED_VARIABLES
 from .peer import process_ended
 from .server_settings import ADDRESS_VARIABLE, POOL_SETTINGS
+from .start_lock import Stall, StartLock
 
 IDLE_EXIT_S = 3600.0
 """A server that was started by itself stops by itself, this long after its last client, unless UMBP_IDLE_EXIT_S is
@@ -27,34 +29,40 @@ set: nobody else would."""
 IDLE_EXIT_VARIABLE = "UMBP_IDLE_EXIT_S"
 POLL_S = 0.02
 PACKAGE_PARENT = Path(__file__).resolve().parents[2]
-FILE_MODE = 0o600
+_STOPPED = "is stopped (by SIGSTOP or a debugger); continue it, or end it"
 logger = logging.getLogger(__name__)
 
 # The shell ends at once: the server is then nobody's child here, outlives this process and leaves no zombie.
-_LAUNCH = '"$@" </dev/null >>"$UMBP_LOG" 2>&1 & echo $!'
+_LAUNCH = 'log=$1; shift; "$@" </dev/null >>"$log" 2>&1 & echo $!'
 
 
 def log_path(path: Path) -> Path:
     """Where a server that is started by itself at this socket writes its log."""
-    return path.with_suffix(".log")
+    return path.with_name(path.name + ".log")
 
 
 def ensure_server(path: Path, settings: PoolSettings, given_up: Callable[[], bool]) -> None:
     """Returns once somebody listens at the path; starts a server if nobody does and nobody else is about to.
 
-    given_up: asked again and again; True ends the wait. Raises NodeServerError: given up, or the server started here
-    ended; the message says where its log is. Raises SettingsError, OSError (the socket's directory).
+    given_up: asked again and again; True ends the wait, as it is ended when whom it is for has been stopped for the
+    pool's deadline_s. Raises NodeServerError: that, or the server started here ended; the message says where its log
+    is, or which process is stopped. Raises SettingsError (the socket's directory), OSError.
     """
     prepare_directory(path)
+    stall = Stall(settings.deadline_s)
     with StartLock(path) as lock:
         while not listens(path):
             if lock.taken():
                 if not listens(path):
                     _start(path, settings, given_up)
                 return
+            holder = lock.holder()
+            if stall.over(holder):
+                raise NodeServerError(f"process {holder}, which was to start a server at unix:{path}, {_STOPPED}")
             if given_up():
                 raise NodeServerError(
-                    f"another process starts a server at unix:{path}, which does not listen yet; see {log_path(path)}"
+                    f"process {holder or '?'} starts a server at unix:{path}, which does not listen yet; "
+                    f"see {log_path(path)}"
                 )
             time.sleep(POLL_S)
 
@@ -72,30 +80,6 @@ def listens(path: Path) -> bool:
     return True
 
 
-class StartLock:
-    """Held by the process that starts a server. The kernel takes it back when that process ends."""
-
-    def __init__(self, path: Path) -> None:
-        """path: of the socket; the lock is a file beside it."""
-        self._path = path.with_name(path.name + ".start")
-        self._descriptor = -1
-
-    def __enter__(self) -> StartLock:
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-        return self
-
-    def taken(self) -> bool:
-        """Takes it if nobody has it. Whether this process has it."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-
 def _start(path: Path, settings: PoolSettings, given_up: Callable[[], bool]) -> None:
     log = log_path(path)
     pid = _launch(path, settings, log)
@@ -104,10 +88,13 @@ def _start(path: Path, settings: PoolSettings, given_up: Callable[[], bool]) -> 
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         raise _ended(path, log) from None
+    stall = Stall(settings.deadline_s)
     try:
         while not listens(path):
             if process_ended(pidfd):
                 raise _ended(path, log)
+            if stall.over(pid):
+                raise NodeServerError(f"the server started at unix:{path}, pid {pid}, {_STOPPED}")
             if given_up():
                 raise NodeServerError(f"the server started at unix:{path} (pid {pid}) does not listen yet; see {log}")
             time.sleep(POLL_S)
@@ -116,16 +103,14 @@ def _start(path: Path, settings: PoolSettings, given_up: Callable[[], bool]) -> 
 
 
 def _launch(path: Path, settings: PoolSettings, log: Path) -> int:
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-    os.close(descriptor)
-    command = server_command(f"unix:{path}")
-    environment = {**server_environment(settings, os.environ), "UMBP_LOG": os.fspath(log)}
+    os.close(open_log(log))
     done = subprocess.run(
-        ["/bin/sh", "-c", _LAUNCH, "sh", *command],
-        env=environment,
+        ["/bin/sh", "-c", _LAUNCH, "sh", os.fspath(log), *started_command(f"unix:{path}", log)],
+        env=server_environment(settings, os.environ),
+        cwd="/",  # the directory of this process may have to be unmounted while the server lives
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # a signal to this process's group does not reach the server
+        start_new_session=True,  # signals to this process's group or terminal do not reach the server
         check=True,
     )
     return int(done.stdout)
@@ -136,16 +121,25 @@ def server_command(address: str) -> list[str]:
     return [sys.executable, "-P", "-m", "sglang_umbp", "serve", "--address", address]
 
 
+def started_command(address: str, log: Path) -> list[str]:
+    """The same for a process that is to keep nothing of this one, and whose standard error is the log."""
+    return [sys.executable, "-P", "-m", "sglang_umbp.node.started_server", os.fspath(log), "--address", address]
+
+
 def package_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which another interpreter finds the package where this process found it."""
-    folders = (os.fspath(PACKAGE_PARENT), environ.get("PYTHONPATH", ""))
-    return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+    """An environment in which another interpreter finds the package where this process found it, from anywhere."""
+    folders = (os.fspath(PACKAGE_PARENT), *environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {**environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(folder) for folder in folders if folder)}
 
 
 def server_environment(settings: PoolSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a server with these settings: what arguments said takes the place of variables."""
+    """The environment of a server with these settings: what arguments said takes the place of variables.
+
+    Without what is meant for this process only.
+    """
     made = package_environment(environ)
-    made.pop(ADDRESS_VARIABLE, None)
+    for variable in (ADDRESS_VARIABLE, *DROPPED_VARIABLES):
+        made.pop(variable, None)
     made.setdefault(IDLE_EXIT_VARIABLE, f"{IDLE_EXIT_S:g}")
     for name in POOL_SETTINGS:
         if settings.source(name).kind == "argument":

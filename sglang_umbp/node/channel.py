@@ -74,7 +74,8 @@ class Channel:
             if descriptors:
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
                 frame = frame[self._socket.sendmsg([frame], rights) :]
-            self._socket.sendall(frame)
+            if frame:  # sending nothing fails, too, if the other side has read it all and gone
+                self._socket.sendall(frame)
         except TimeoutError:
             raise NodeServerError(f"{message.NAME} could not be sent before the deadline") from None
         except OSError as error:

@@ -13,6 +13,7 @@ from .node_client import NodeClient
 from .peer import Peer
 from .protocol import ErrorCode
 from .refusal import refusal
+from .reservations import ReservationTotal
 
 SUMMED = ("get_calls", "gets", "hits", "bytes_read", "exists_keys", "exists_found")
 """Of the figures that clients report: counters."""
@@ -27,11 +28,17 @@ class Clients:
     A client is forgotten when its process has ended or it says that it is no more; never because of a time.
     """
 
-    def __init__(self, native: _native.Pool, limit: int, quota_bytes: int, watch: Callable[[int], None]) -> None:
-        """watch: called with the pidfd of each new client; whoever watches it calls ``end_of`` once it is readable."""
+    def __init__(
+        self, native: _native.Pool, limit: int, quota_bytes: int, total_bytes: int, watch: Callable[[int], None]
+    ) -> None:
+        """quota_bytes, total_bytes: what each client, and all together, may have reserved.
+
+        watch: called with the pidfd of each new client; whoever watches it calls ``end_of`` once it is readable.
+        """
         self._native = native
         self._limit = limit
         self._quota_bytes = quota_bytes
+        self._total = ReservationTotal(total_bytes)
         self._watch = watch
         self._lock = threading.Lock()
         self._clients: dict[int, NodeClient] = {}
@@ -83,7 +90,7 @@ class Clients:
 
     def _known(self, number: int, peer: Peer, label: str) -> NodeClient:
         self._native.bind_client(number, peer.pid, peer.pidfd)
-        client = NodeClient(number, peer.pid, label, os.dup(peer.pidfd), self._quota_bytes)
+        client = NodeClient(number, peer.pid, label, os.dup(peer.pidfd), self._quota_bytes, self._total)
         with self._lock:
             self._clients[number] = client
         try:
@@ -131,6 +138,19 @@ class Clients:
         """Those attached now."""
         with self._lock:
             return list(self._clients.values())
+
+    def why_full(self) -> str:
+        """Why nobody can reserve more: for people."""
+        clients = [client.report() for client in self.all()]
+        reserved, quarantined = (
+            sum(int(str(client[name])) for client in clients) for name in ("reserved_bytes", "quarantined_bytes")
+        )
+        stopped = [str(client["pid"]) for client in clients if client["quarantined_bytes"]]
+        of_whom = f" by stopped processes (pid {', '.join(stopped)})" if stopped else ""
+        return (
+            f"{reserved} bytes are reserved by all clients, {quarantined} of them quarantined{of_whom}; "
+            f"allowed: {self._total.limit_bytes} (reservations_total_bytes)"
+        )
 
     def figures(self) -> dict[int, dict[str, int]]:
         """What the native core tells of each client: what it names, and what it last reported to have read.

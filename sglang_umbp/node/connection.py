@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from .. import _native
 from ..errors import InvalidBatchError, NodeServerError, ProtocolError, RefusedError, UmbpError
@@ -18,8 +17,10 @@ from . import protocol, puts
 from .channel import Channel, ConnectionEndedError
 from .node_client import NodeClient
 from .peer import Peer
+from .plain_text import printable
 from .protocol import ErrorCode, Message
 from .refusal import as_error, refusal
+from .reservations import Admission
 
 if TYPE_CHECKING:
     from .service import Service
@@ -36,8 +37,7 @@ FAREWELL_S = 1.0
 SEND_S = 10.0
 """For an answer to go out: a client that does not read loses the connection."""
 
-LONGEST_CALL_S = 60.0
-"""A call's own deadline counts up to this: a thread of the server is its for so long."""
+_GROUP = struct.Struct("<4I")
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +90,8 @@ class Connection:
         finally:
             if self._client is not None:
                 self._client.forget(self)
+                if not self._client.heard_of:
+                    self._service.clients.forget(self._client)
             self.close()
 
     def close(self) -> None:
@@ -105,6 +107,8 @@ class Connection:
 
     def _serve_one(self) -> None:
         request_id, request, _ = self._channel.receive(self._patience())
+        if self._client is not None:
+            self._client.heard_of = True
         if not self._greeted:
             self._greet(request_id, request)
         elif isinstance(request, protocol.Attach):
@@ -124,13 +128,21 @@ class Connection:
         if not isinstance(request, protocol.Hello):
             raise ProtocolError(f"{request.NAME} before hello")
         if request.version != protocol.VERSION:
-            text = f"the client has version {request.version}, this server {protocol.VERSION}; both need the same"
+            text = self._other_version(request.version)
             self._service.log.warning("version", "pid %d was refused: %s", self._peer.pid, text)
             self._send(request_id, as_error(refusal(ErrorCode.VERSION, text)))
             raise ConnectionEndedError("another version")
         self._greeted = True
         self._channel.max_frame_bytes = protocol.MAX_FRAME_BYTES
         self._send(request_id, protocol.Welcome(version=protocol.VERSION, pid=os.getpid(), nonce=self._nonce))
+
+    def _other_version(self, version: str) -> str:
+        idle_s = self._service.settings.idle_exit_s
+        end = f"ends by itself {idle_s:g} s after its last client" if idle_s else "does not end by itself"
+        return (
+            f"the client has version {printable(version)}, this server (pid {os.getpid()}) {protocol.VERSION}; both "
+            f"need the same: `kill {os.getpid()}` ends this server, which otherwise {end}, and the next one is used"
+        )
 
     def _answer(self, request_id: int, request: Message) -> None:
         try:
@@ -196,6 +208,7 @@ class Connection:
         self._refuse_second_client()
         client = self._service.clients.find(request.client, self._peer.pid)
         client.add(self)
+        client.heard_of = True  # who knows its number has read what it was given
         self._client = client
         return protocol.Done()
 
@@ -218,35 +231,29 @@ class Connection:
 
     def _allocate(self, request: protocol.Allocate) -> Message:
         client, deadline = self._of_client(), _deadline(request.deadline_s)
-        sizes = puts.sizes_of(request.sizes)
-        if len(sizes) != len(request.keys):
-            raise refusal(ErrorCode.BAD_REQUEST, f"{len(request.keys)} keys, but {len(sizes)} sizes")
-        nbytes = self._admissible(client, sizes)
-        components = self._service.namespaces.find(request.namespace, request.part)
-        batch = self._service.native.reserve(components, request.part, request.keys, sizes, request.depth)
-        client.begin(request.batch, batch, sum(map(len, request.keys)))
+        batch = self._service.native.reserve_packed(
+            self._groups(request.groups), request.keys, request.key_sizes, request.sizes
+        )
+        nbytes = _admissible(client, batch)
+        client.begin(request.batch, batch, batch.key_bytes)
         try:
-            if client.reservations.admit(request.batch, nbytes, deadline):
+            admission = client.reservations.admit(request.batch, nbytes, deadline)
+            if admission is Admission.GRANTED:
                 places = _step(request.batch, batch, lambda: puts.allocate(batch, deadline))
+            elif admission is Admission.TOTAL:
+                raise refusal(ErrorCode.QUOTA, self._service.clients.why_full())
             else:
                 batch.abandon()
-                places = puts.over(bytes([Status.NO_SPACE]) * len(sizes))
+                places = puts.over(bytes([Status.NO_SPACE]) * len(batch))
         except BaseException:
             client.abandon(request.batch)
             client.reservations.release(request.batch)
             raise
         return self._settled(client, request.batch, batch, places)
 
-    def _admissible(self, client: NodeClient, sizes: np.ndarray) -> int:
-        """Bytes that count against the quota; what is too large for the pool is refused by it."""
-        capacity_bytes, quota_bytes = self._service.capacity_bytes, client.reservations.quota_bytes
-        nbytes = int(sizes[sizes <= capacity_bytes].sum())
-        if nbytes > quota_bytes and len(sizes) > 1:
-            raise refusal(
-                ErrorCode.QUOTA,
-                f"{nbytes} bytes in one message; allowed: {quota_bytes} (reservation_quota_bytes), or one object",
-            )
-        return nbytes
+    def _groups(self, packed: bytes) -> list[tuple[_native.Components, int, int, int]]:
+        find = self._service.namespaces.find
+        return [(find(space, part), part, count, depth) for space, part, count, depth in _GROUP.iter_unpack(packed)]
 
     def _commit(self, request: protocol.Commit) -> Message:
         client, deadline = self._of_client(), _deadline(request.deadline_s)
@@ -288,11 +295,22 @@ class Connection:
         return protocol.Done()
 
     def _stat(self, request: protocol.Stat) -> Message:
-        return protocol.Report(body=self._service.report())
+        return protocol.Report(body=self._service.report(request.clients))
+
+
+def _admissible(client: NodeClient, batch: _native.RemoteBatch) -> int:
+    """Bytes that count against the quota; what is too large for the pool is refused by it."""
+    nbytes, quota_bytes = batch.nbytes_asked, client.reservations.quota_bytes
+    if nbytes > quota_bytes and len(batch) > 1:
+        raise refusal(
+            ErrorCode.QUOTA,
+            f"{nbytes} bytes in one message; allowed: {quota_bytes} (reservation_quota_bytes), or one object",
+        )
+    return nbytes
 
 
 def _deadline(deadline_s: float) -> float:
-    return time.monotonic() + min(deadline_s, LONGEST_CALL_S)
+    return time.monotonic() + deadline_s  # at most MAX_DEADLINE_S; the client's end ends the wait
 
 
 def _step(number: int, batch: _native.RemoteBatch, step: Callable[[], protocol.Places]) -> protocol.Places:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..errors import RefusedError, UmbpError
 from .attachment import Attachment
+from .debts import Debts
 from .protocol import ErrorCode
 from .refusal import LimitedLog
 
@@ -20,6 +21,9 @@ REPORT_S = 1.0
 
 TIDY_S = 0.5
 """Between two questions to a server that left a call unanswered."""
+
+PAY_S = 2.0
+"""For a server to do what is owed to it."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 """Between attempts to attach: doubled each time."""
@@ -35,12 +39,17 @@ class Keeper:
         path: Path,
         attach: Callable[[], Attachment],
         publish: Callable[[Attachment], None],
+        debts: Debts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """attach: makes a new attachment, or raises UmbpError or OSError. publish: the pool uses it from now on."""
+        """attach: makes a new attachment, or raises UmbpError or OSError. publish: the pool uses it from now on.
+
+        debts: paid as soon as the server answers.
+        """
         self._path = path
         self._attach = attach
         self._publish = publish
+        self._debts = debts
         self._clock = clock
         self._log = LimitedLog(logger)
         self._wake = -1
@@ -119,7 +128,8 @@ class Keeper:
             os.eventfd_read(self._wake)
 
     def _look_after(self, attachment: Attachment) -> None:
-        self._wait(TIDY_S if attachment.untidy else REPORT_S, attachment.server_pidfd)
+        busy = attachment.untidy or self._debts.owed
+        self._wait(TIDY_S if busy else REPORT_S, attachment.server_pidfd)
         if self._stopping:
             return
         if attachment.lost:
@@ -127,7 +137,17 @@ class Keeper:
             return
         if attachment.untidy:
             attachment.tidy()
+        if self._debts.owed and not attachment.silent:
+            self._pay(attachment)
         attachment.report()
+
+    def _pay(self, attachment: Attachment) -> None:
+        try:
+            self._debts.pay(attachment, time.monotonic() + PAY_S)
+        except UmbpError as error:
+            self._log.warning("owed", "a clear or removal is owed to unix:%s, and tried again: %s", self._path, error)
+            return
+        logger.info("the node server at unix:%s has done the clear or removal that was owed to it", self._path)
 
     def _let_go(self, attachment: Attachment) -> None:
         self.trouble = f"the server (pid {attachment.server_pid}) is gone"

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from .. import _native
 from .peer import process_ended, process_stopped
+from .plain_text import printable
 from .protocol import ErrorCode
 from .refusal import refusal
-from .reservations import Reservations
+from .reservations import Reservations, ReservationTotal
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -41,12 +42,16 @@ class _Put:
 class NodeClient:
     """Owns its pidfd. Thread-safe."""
 
-    def __init__(self, number: int, pid: int, label: str, pidfd: int, quota_bytes: int) -> None:
+    def __init__(
+        self, number: int, pid: int, label: str, pidfd: int, quota_bytes: int, total: ReservationTotal
+    ) -> None:
         """Takes the pidfd over, which is readable once the process has ended."""
         self.number = number
         self.pid = pid
-        self.label = label
-        self.reservations = Reservations(quota_bytes)
+        self.label = printable(label)
+        self.heard_of = False
+        """It asked for something, and thus has read what it was given; until then nothing can be in its hands."""
+        self.reservations = Reservations(quota_bytes, total)
         self.pidfd = pidfd
         self._attached_s = time.monotonic()
         self._lock = threading.Lock()

@@ -12,7 +12,9 @@ from a client.
 Order of a connection: `Hello` first (any version understands it, another version is refused by it), then `Attach`
 (a new client of this process) or `Join` (one more connection of a client that this process attached) or only
 `Stat`. `Attach` must carry the nonce of `Welcome`: the server took hold of the peer's process before it sent the
-nonce, so an answer proves that the process it holds is the one that talks.
+nonce, so an answer proves that the process it holds is the one that talks. After `Attached` a client asks for
+something, such as `Ping`, before it reads or copies anything: if the connection ends before the server has heard from
+the client again, nobody has read what it was told, and the client is forgotten.
 
 Put: `Allocate` -> `Places`; copy the picked objects to their offsets in the arena; `Commit` -> `Places`, until
 `over`. `Places` is over at once where nothing needs a copy. Several of one client's puts may be under way, each
@@ -39,7 +41,7 @@ from ..errors import ProtocolError
 FRAME_VERSION = 1
 """Of the frame and of Hello, Welcome and Error; never changes its meaning."""
 
-PROTOCOL_NUMBER = 1
+PROTOCOL_NUMBER = 2
 """Goes up with every change of a message."""
 
 VERSION = f"{__version__}/{PROTOCOL_NUMBER}"
@@ -89,11 +91,6 @@ def number(low: int, high: int) -> Check:
     return lambda value: type(value) is int and low <= value <= high
 
 
-def optional_number(low: int, high: int) -> Check:
-    """The same, or nothing."""
-    return lambda value: value is None or (type(value) is int and low <= value <= high)
-
-
 def seconds() -> Check:
     """A finite time from 0 to MAX_DEADLINE_S."""
     return lambda value: isinstance(value, (int, float)) and type(value) is not bool and 0 <= value <= MAX_DEADLINE_S
@@ -109,9 +106,9 @@ def text(limit: int) -> Check:
     return lambda value: type(value) is str and len(value) <= limit
 
 
-def octets(limit: int, unit: int = 1) -> Check:
-    """At most so many bytes, a multiple of unit."""
-    return lambda value: type(value) is bytes and len(value) <= limit and len(value) % unit == 0
+def octets(limit: int, unit: int = 1, least: int = 0) -> Check:
+    """From least to limit bytes, a multiple of unit."""
+    return lambda value: type(value) is bytes and least <= len(value) <= limit and len(value) % unit == 0
 
 
 def list_of_octets(count: int, limit: int, least: int = 0) -> Check:
@@ -256,18 +253,19 @@ class Registered(Message):
 @_request
 @dataclass(frozen=True)
 class Allocate(Message):
-    """Begins a put of objects of one component. Answered by Places.
+    """Begins a put of objects of one or more components, one batch. Answered by Places.
 
-    batch: a number this client never used before, such as the next of a counter. sizes: u8, one a key. depth: pages
-    before the first of these in their prefix. deadline_s: for room and for other puts of the same keys.
+    batch: a number this client never used before, such as the next of a counter. groups: four u4 each: namespace,
+    component, how many of the keys are this group's, pages before the first of these in their prefix (0: none, or
+    unknown). keys: of all groups, one after the other; key_sizes: u4, bytes of each; sizes: u8, bytes of each object.
+    deadline_s: for room and for other puts of the same keys.
     """
 
     batch: Annotated[int, number(0, U64)]
-    namespace: Annotated[int, number(0, U32)]
-    part: Annotated[int, number(0, MAX_COMPONENTS - 1)]
-    keys: Annotated[list[bytes], list_of_octets(MAX_OBJECTS, MAX_KEY_BYTES, least=1)]
+    groups: Annotated[bytes, octets(16 * MAX_OBJECTS, 16)]
+    keys: Annotated[bytes, octets(MAX_FRAME_BYTES)]
+    key_sizes: Annotated[bytes, octets(4 * MAX_OBJECTS, 4, least=4)]
     sizes: Annotated[bytes, octets(8 * MAX_OBJECTS, 8)]
-    depth: Annotated[int | None, optional_number(0, U32)]
     deadline_s: Annotated[float, seconds()]
 
 
@@ -350,7 +348,12 @@ class Done(Message):
 @_request
 @dataclass(frozen=True)
 class Stat(Message):
-    """Asks for figures. Answered by Report; needs no client."""
+    """Asks for figures. Answered by Report; needs no client.
+
+    clients: with what each client reads and holds, for which the server looks at all that they name.
+    """
+
+    clients: Annotated[bool, flag()]
 
 
 @_answer

@@ -21,6 +21,8 @@ from .server_settings import ADDRESS_VARIABLE, OWN_SETTINGS, POOL_SETTINGS, serv
 SHORT = {"dram_capacity_bytes": ("--dram-capacity",)}
 """Flags beside the one that has the setting's name."""
 
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
 SWITCH_S = 0.0005
 """How long a thread that comes back from the native core may have to wait for another one's Python: a client waits."""
 
@@ -61,7 +63,7 @@ def _flag(name: str) -> str:
 
 def run(parsed: argparse.Namespace) -> int:
     """Serves until it is told to stop. Raises UmbpError, OSError: it cannot start."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT)
     names = ("address", *POOL_SETTINGS, *OWN_SETTINGS)
     given = {name: getattr(parsed, name) for name in names if getattr(parsed, name) is not None}
     server = NodeServer(server_settings(given))

@@ -147,7 +147,7 @@ class NodeServer:
                 if descriptor == self._stop:
                     logger.info("stopping: told to")
                     return
-                self._attend(descriptor)
+                self._attend_safely(descriptor)
             if len(self.service.clients):  # not connections: who is refused, and asks again and again, is no client
                 idle_since = self._clock()
             elif self.settings.idle_exit_s and self._clock() - idle_since >= self.settings.idle_exit_s:
@@ -161,6 +161,17 @@ class NodeServer:
 
     def _watch(self, pidfd: int) -> None:
         self._epoll.register(pidfd, select.EPOLLIN)
+
+    def _attend_safely(self, descriptor: int) -> None:
+        """Attends to it; what goes wrong there ends that connection, or the watch over that client, and no other."""
+        try:
+            self._attend(descriptor)
+        except Exception:  # the thread's border: without it the server would end
+            logger.exception("a fault of the server, which goes on")
+            if self._socket is None or descriptor != self._socket.fileno():
+                with contextlib.suppress(OSError):  # else it would be attended to again and again
+                    self._epoll.unregister(descriptor)
+            time.sleep(ACCEPT_PAUSE_S)
 
     def _attend(self, descriptor: int) -> None:
         if self._socket is not None and descriptor == self._socket.fileno():
@@ -185,6 +196,9 @@ class NodeServer:
         except (UmbpError, OSError, RuntimeError) as error:  # RuntimeError: no more threads
             self._log.warning("accept", "a connection was refused: %s", error)
             channel.close()
+        except BaseException:
+            channel.close()
+            raise
 
     def _start(self, channel: Channel) -> None:
         if len(self._threads) >= MAX_CONNECTIONS:

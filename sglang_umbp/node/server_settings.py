@@ -14,10 +14,10 @@ from ..setting_kinds import Real, Size, Whole
 from ..setting_values import Given, Setting, Source
 from ..settings import PoolSettings
 from ..sizing import Memory, Sizes, sizes_for
-from .address import default_address, parse_address
+from .address import chosen_address, parse_address
 
-QUOTA_SHARE = 4
-"""A client may have a quarter of the capacity reserved unless told otherwise."""
+QUOTA_SHARE, TOTAL_SHARE = 4, 2
+"""A client may have a quarter of the capacity reserved, all of them half of it, unless told otherwise."""
 
 POOL_SETTINGS = (
     *("dram_capacity_bytes", "index_entries", "session_quota_bytes", "deadline_s", "eviction_policy"),
@@ -33,6 +33,15 @@ OWN_SETTINGS: dict[str, tuple[object, Setting]] = {
             "bytes that one client may have allocated and not committed, also while it is stopped; auto: a quarter of "
             "the capacity. One object alone may always",
             ("UMBP_RESERVATION_QUOTA_BYTES",),
+        ),
+    ),
+    "reservations_total_bytes": (
+        None,
+        Setting(
+            Size(1, 1 << 63, auto=True, zero=True),
+            "bytes that all clients together may have allocated and not committed, those that are stopped included; "
+            "auto: half of the capacity, but no less than the quota of one client",
+            ("UMBP_RESERVATIONS_TOTAL_BYTES",),
         ),
     ),
     "max_clients": (
@@ -61,6 +70,7 @@ class ServerSettings:
     """Of the socket."""
     pool: PoolSettings
     reservation_quota_bytes: int | None = None
+    reservations_total_bytes: int | None = None
     max_clients: int = 256
     idle_exit_s: float = 0.0
 
@@ -76,6 +86,7 @@ class ServerSizes:
 
     pool: Sizes
     reservation_quota_bytes: int
+    reservations_total_bytes: int
     memory: Memory
 
 
@@ -101,7 +112,7 @@ def _path(given: Mapping[str, Any], environ: Mapping[str, str]) -> Path:
         return parse_address(given["address"], "address")
     if environ.get(ADDRESS_VARIABLE):
         return parse_address(environ[ADDRESS_VARIABLE], ADDRESS_VARIABLE)
-    return parse_address(default_address(environ))
+    return parse_address(chosen_address(environ))
 
 
 def _prefaulted(settings: PoolSettings, given: Mapping[str, Any], environ: Mapping[str, str]) -> PoolSettings:
@@ -129,4 +140,5 @@ def server_sizes(settings: ServerSettings) -> ServerSizes:
     memory = Memory(available_bytes(), cgroup_limit())
     sizes = sizes_for(settings.pool, memory)
     quota = settings.reservation_quota_bytes or max(1, sizes.capacity_bytes // QUOTA_SHARE)
-    return ServerSizes(sizes, quota, memory)
+    total = settings.reservations_total_bytes or max(quota, sizes.capacity_bytes // TOTAL_SHARE)
+    return ServerSizes(sizes, quota, total, memory)

@@ -36,9 +36,10 @@ class Service:
         self.server_id = secrets.token_bytes(16)
         self.log = LimitedLog(logger)
         self.namespaces = Namespaces(native)
-        self.clients = Clients(native, settings.max_clients, sizes.reservation_quota_bytes, watch)
+        quotas = sizes.reservation_quota_bytes, sizes.reservations_total_bytes
+        self.clients = Clients(native, settings.max_clients, *quotas, watch)
         self.after_put = after_put
-        self.report: Callable[[], bytes] = bytes
+        self.report: Callable[[bool], bytes] = bytes
 
     @property
     def capacity_bytes(self) -> int:

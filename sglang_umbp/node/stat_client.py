@@ -55,7 +55,7 @@ class StatClient:
 
     def figures(self) -> dict[str, Any]:
         """What the server reports. Raises NodeServerError, RefusedError, ProtocolError."""
-        report = self._call(protocol.Stat(), protocol.Report)
+        report = self._call(protocol.Stat(clients=True), protocol.Report)
         try:
             figures = json.loads(report.body)
         except ValueError as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from ..arguments import whole_number
-from .address import default_address, parse_address
+from .address import chosen_address, default_address, parse_address
 from .server_settings import ADDRESS_VARIABLE
 from .stat_client import StatClient
 from .stat_view import Figures, view
@@ -40,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Prints. Raises SettingsError, NodeServerError, RefusedError."""
-    address = parsed.address or os.environ.get(ADDRESS_VARIABLE) or default_address(os.environ)
+    address = parsed.address or os.environ.get(ADDRESS_VARIABLE) or chosen_address(os.environ)
     name = "address" if parsed.address else ADDRESS_VARIABLE
     with StatClient(parse_address(address, name), TIMEOUT_S) as server:
         if parsed.json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..stats import PoolStats, stats_from_native
 from .clients import NOTHING, SUMMED
-from .protocol import VERSION
+from .protocol import MAX_FRAME_BYTES, VERSION
 
 if TYPE_CHECKING:
     from .service import Service
@@ -19,6 +19,9 @@ MEMORY = (
     *("capacity_bytes", "arena_bytes", "live_bytes", "used_bytes", "retired_bytes", "objects", "index_entries"),
     *("evicted", "evicted_bytes", "evicted_for_entries", "bytes_written"),
 )
+
+MAX_REPORT_BYTES = MAX_FRAME_BYTES - (64 << 10)
+"""So that the report, with what is around it, is a frame."""
 
 
 class StatReport:
@@ -29,12 +32,25 @@ class StatReport:
         self._clock = clock
         self._started_s = clock()
 
-    def as_json(self) -> bytes:
-        """One JSON object."""
-        return json.dumps(self.figures()).encode()
+    def as_json(self, clients: bool) -> bytes:
+        """One JSON object, of at most MAX_REPORT_BYTES: what is too much of the lists is left out, and counted.
+
+        clients: for `stat`, with what clients read and hold.
+        """
+        figures = self.figures() if clients else self.sizes()
+        body = json.dumps(figures).encode()
+        while len(body) > MAX_REPORT_BYTES:
+            _leave_out_half(figures)
+            body = json.dumps(figures).encode()
+        return body
+
+    def sizes(self) -> dict[str, Any]:
+        """What clients ask for: of the whole pool, without a look at what each of them names."""
+        stats = stats_from_native(self._service.native.stats())
+        return {"version": VERSION, "pid": os.getpid(), "memory": {name: getattr(stats, name) for name in MEMORY}}
 
     def figures(self) -> dict[str, Any]:
-        """The object."""
+        """The whole object."""
         service = self._service
         stats = stats_from_native(service.native.stats())
         clients = self._clients()
@@ -49,6 +65,7 @@ class StatReport:
             "settings": self._settings(),
             "components": self._components(),
             "clients": clients,
+            "left_out": {"components": 0, "clients": 0},
         }
 
     def _clients(self) -> list[dict[str, Any]]:
@@ -60,11 +77,12 @@ class StatReport:
 
     def _components(self) -> list[dict[str, Any]]:
         titles = self._service.namespaces.titles()
-        return [
+        found = [
             {"title": titles.get(identity) or identity.hex()[:16], "objects": objects, "live_bytes": nbytes}
             for identity, objects, nbytes in self._service.native.component_totals()
             if objects
         ]
+        return sorted(found, key=lambda item: -item["live_bytes"])
 
     def _memory(self, stats: PoolStats, clients: list[dict[str, Any]]) -> dict[str, int]:
         figures = {name: getattr(stats, name) for name in MEMORY}
@@ -81,7 +99,16 @@ class StatReport:
             "eviction_policy": service.settings.pool.eviction_policy,
             "session_quota_bytes": service.sizes.pool.session_quota_bytes,
             "reservation_quota_bytes": service.sizes.reservation_quota_bytes,
+            "reservations_total_bytes": service.sizes.reservations_total_bytes,
         }
+
+
+def _leave_out_half(figures: dict[str, Any]) -> None:
+    """Of the components, those with the fewest bytes; once there are none, of the clients the latest."""
+    name = "components" if figures["components"] else "clients"
+    kept = len(figures[name]) // 2
+    figures["left_out"][name] += len(figures[name]) - kept
+    figures[name] = figures[name][:kept]
 
 
 def _reported(figures: dict[str, int]) -> dict[str, int]:

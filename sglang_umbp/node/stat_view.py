@@ -5,18 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from ..setting_kinds import size_text
+from .plain_text import printable
 
 Figures = dict[str, Any]
 CLIENT_HEADER = tuple("client pid label state named pinned reserved quarantined gets hits read".split())
 
 
 def view(now: Figures, before: Figures | None) -> list[str]:
-    """Lines of a report; rates where there is an earlier one of the same server."""
+    """Lines of a report; rates where there is an earlier one of the same server.
+
+    Without control characters: labels and titles are what clients say.
+    """
+    return [printable(line) for line in _lines(now, before)]
+
+
+def _lines(now: Figures, before: Figures | None) -> list[str]:
     memory, reads = now["memory"], now["reads"]
     return [
         f"{now['address']}  pid {now['pid']}  version {now['version']}  up {_time(now['uptime_s'])}",
         f"bytes     {size_text(memory['live_bytes'])} live, {size_text(memory['retired_bytes'])} retired but read, "
-        f"{size_text(memory['reserved_bytes'])} reserved ({size_text(memory['quarantined_bytes'])} quarantined), "
+        f"{size_text(memory['reserved_bytes'])} reserved ({size_text(memory['quarantined_bytes'])} quarantined; "
+        f"{size_text(now['settings']['reservations_total_bytes'])} at most), "
         f"of {size_text(memory['capacity_bytes'])}",
         f"objects   {memory['objects']} of {memory['index_entries']}; {memory['evicted']} evicted "
         f"({size_text(memory['evicted_bytes'])})",
@@ -25,14 +34,20 @@ def view(now: Figures, before: Figures | None) -> list[str]:
         f"puts      {_counts(now['puts'])}, {size_text(memory['bytes_written'])}"
         f"{_rate(now, before, 'memory', 'bytes_written')}",
         *_components(now["components"]),
+        *_more(now["left_out"]["components"], "pools"),
         "",
         *_table([CLIENT_HEADER, *(_client(client) for client in now["clients"])]),
+        *_more(now["left_out"]["clients"], "clients"),
     ]
 
 
 def _components(components: list[Figures]) -> list[str]:
     rows = [(item["title"], str(item["objects"]), size_text(item["live_bytes"])) for item in components]
     return ["", *_table([("pool", "objects", "bytes"), *rows])] if rows else []
+
+
+def _more(count: int, of_what: str) -> list[str]:
+    return [f"and {count} {of_what} more"] if count else []
 
 
 def _client(client: Figures) -> tuple[str, ...]:

@@ -410,9 +410,9 @@ def test_the_prefix_that_sglang_passes_gives_the_depth(store, host, monkeypatch)
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo
 
     depths = []
-    put_pages = store._pool.put_pages
+    put_components = store._pool.put_components
     monkeypatch.setattr(
-        store._pool, "put_pages", lambda *args, depth, **kw: depths.append(depth) or put_pages(*args, depth=depth)
+        store._pool, "put_components", lambda parts, depth: depths.append(depth) or put_components(parts, depth=depth)
     )
     indices = stores.indices_of(host, 0)
     for number, prefix in enumerate([None, [], ["a", "b", "c"]]):

@@ -62,6 +62,22 @@ def v4_store(deepseek_v4):
         yield store
 
 
+def test_all_pools_of_a_backup_are_one_put_and_a_fault_of_one_is_not_the_others(v4_store, deepseek_v4, monkeypatch):
+    keys, entries = stores.page_hashes(2), side_entries(deepseek_v4)
+    calls = []
+    put_components = v4_store._pool.put_components
+    monkeypatch.setattr(
+        v4_store._pool, "put_components", lambda parts, depth: calls.append(parts) or put_components(parts, depth=depth)
+    )
+    transfers = [transfer(e.name, e.host_pool, (0, 1), keys) for e in entries]
+    assert v4_store.batch_set_v2(transfers) == {entry.name: [True] * 2 for entry in entries}
+    assert len(calls) == 1
+    wrong = transfer(entries[0].name, entries[0].host_pool, (0,), keys)  # one page for two keys
+    answers = v4_store.batch_set_v2([wrong, *transfers[1:]])
+    assert answers == {entry.name: [entry is not entries[0]] * 2 for entry in entries}
+    assert len(calls) == len(entries)
+
+
 def test_every_pool_of_deepseek_v4_moves_its_bytes(v4_store, deepseek_v4):
     keys = stores.page_hashes(3)
     entries = side_entries(deepseek_v4)

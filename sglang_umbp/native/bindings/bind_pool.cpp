@@ -5,6 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include <chrono>
+#include <deque>
 
 #include "arguments.h"
 #include "errors.h"
@@ -54,6 +55,49 @@ nb::list put_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
                    depth, answers.data(), after);
   }
   return to_answers(answers, as_status);
+}
+
+// What one group of put_components is: arguments read once.
+struct PageGroup {
+  PageGroup(const Pool& pool, nb::tuple group)
+      : layout(nb::cast<const ComponentLayout&>(group[0])), keys(pool, group[1]), rows(group[2]) {}
+
+  const ComponentLayout& layout;
+  HeldKeys keys;
+  Rows rows;
+};
+
+nb::tuple checked_group(nb::handle group) {
+  if (!nb::isinstance<nb::tuple>(group) || nb::len(group) != 3)
+    throw InvalidBatch("a part of the put is a tuple (layout, hashes, rows)");
+  return nb::borrow<nb::tuple>(group);
+}
+
+nb::list put_components(Pool& pool, nb::sequence groups, std::optional<uint32_t> depth,
+                        bool as_status, nb::handle stream, nb::handle event) {
+  const Order after(stream, event);
+  std::deque<PageGroup> held;
+  for (nb::handle group : groups) held.emplace_back(pool, checked_group(group));
+  std::vector<PagePut> puts;
+  size_t count = 0;
+  for (const PageGroup& group : held) {
+    puts.push_back({group.layout.component(), group.layout.layout, group.keys.digests(),
+                    group.keys.views(), group.rows.span()});
+    count += group.keys.size();
+  }
+  Answers answers(count);
+  {
+    const ReleasedGil no_gil;
+    pool.put_components(puts, depth, answers.data(), after);
+  }
+  nb::list lists;
+  auto next = answers.cbegin();
+  for (const PageGroup& group : held) {
+    const auto end = next + static_cast<ptrdiff_t>(group.keys.size());
+    lists.append(to_answers(Answers(next, end), as_status));
+    next = end;
+  }
+  return lists;
 }
 
 nb::list get_listed(Pool& pool, const Components& components, size_t part, nb::handle keys,
@@ -396,6 +440,9 @@ void bind_pool(nb::module_& m) {
            "back. Calls go on\n"
            "finding nothing until ``close``.")
       .def_prop_ro("lost", &Pool::lost)
+      .def("hide", &Pool::hide, nb::arg("hidden"),
+           "While hidden nothing is found that no session holds: look-ups, gets and pins are misses.")
+      .def_prop_ro("hidden", &Pool::hidden)
       .def_prop_ro("populated", &Pool::populated,
                    "Whether every map has its pages: what ``prefault_in_background`` started is "
                    "through.")
@@ -407,7 +454,10 @@ void bind_pool(nb::module_& m) {
            nb::arg("layers") = nb::none(), nb::kw_only(), nb::arg("status") = false,
            nb::arg("stream") = nb::none(), nb::arg("event") = nb::none())
       .def("put_pages", &put_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"),
-           nb::arg("depth").none(), nb::arg("status"), nb::arg("stream") = nb::none(), nb::arg("event") = nb::none())
+           nb::arg("depth").none(), nb::arg("status"), nb::arg("stream") = nb::none(),
+           nb::arg("event") = nb::none())
+      .def("put_components", &put_components, nb::arg("parts"), nb::arg("depth").none(),
+           nb::arg("status"), nb::arg("stream") = nb::none(), nb::arg("event") = nb::none())
       .def("get_whole", &get_whole, nb::arg("components"), nb::arg("part"), nb::arg("keys"),
            nb::arg("addresses"), nb::arg("sizes"), nb::arg("status"),
            nb::arg("stream") = nb::none(), nb::arg("event") = nb::none())

@@ -3,16 +3,19 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include <chrono>
-#include <cmath>
+#include <cstring>
 
 #include "arguments.h"
 #include "errors.h"
 #include "pool.h"
+#include "put_source.h"
 #include "released_gil.h"
 #include "remote_batch.h"
 
 namespace umbp {
 namespace {
+
+constexpr uint32_t kMaxKeyBytes = 1 << 20;  // as for a caller's keys
 
 std::chrono::nanoseconds to_timeout(double seconds) {
   constexpr double kLongest = 1e6;  // seconds; no clock wraps
@@ -33,6 +36,84 @@ std::unique_ptr<RemoteBatch> reserve(Pool& pool, const Components& components, s
                                        object_sizes.data(), depth);
 }
 
+// Consecutive keys of one component each: (components, part, count, depth of the first).
+class Groups {
+ public:
+  explicit Groups(nb::sequence groups) {
+    for (nb::handle item : groups) {
+      const auto group = nb::cast<nb::tuple>(item);
+      if (group.size() != 4) throw InvalidBatch("a group is (components, part, count, depth)");
+      const auto& components = nb::cast<const Components&>(group[0]);
+      list_.push_back({components.part(nb::cast<size_t>(group[1])), nb::cast<size_t>(group[2]),
+                       nb::cast<uint32_t>(group[3])});
+    }
+  }
+  std::span<const RemoteBatch::Group> span() const { return list_; }
+
+ private:
+  std::vector<RemoteBatch::Group> list_;
+};
+
+template <class T>
+std::vector<T> unpacked(nb::bytes packed, const char* name) {
+  if (packed.size() % sizeof(T) != 0)
+    throw InvalidBatch(std::string(name) + " has " + std::to_string(packed.size()) +
+                       " bytes; allowed: a multiple of " + std::to_string(sizeof(T)));
+  std::vector<T> values(packed.size() / sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), packed.data(), packed.size());
+  return values;
+}
+
+std::vector<std::string_view> split(nb::bytes keys, const std::vector<uint32_t>& key_sizes) {
+  std::vector<std::string_view> views;
+  const auto* const bytes = static_cast<const char*>(keys.data());
+  size_t at = 0;
+  for (const uint32_t size : key_sizes) {
+    if (size > kMaxKeyBytes)
+      throw InvalidBatch("a key has " + std::to_string(size) + " bytes; allowed: up to " +
+                         std::to_string(kMaxKeyBytes));
+    if (size > keys.size() - at) break;
+    views.emplace_back(bytes + at, size);
+    at += size;
+  }
+  if (views.size() != key_sizes.size() || at != keys.size())
+    throw InvalidBatch("keys has " + std::to_string(keys.size()) +
+                       " bytes, which is not the sum of key_sizes");
+  return views;
+}
+
+std::unique_ptr<RemoteBatch> reserve_packed(Pool& pool, nb::sequence groups, nb::bytes keys,
+                                            nb::bytes key_sizes, nb::bytes sizes) {
+  const Groups grouped(groups);
+  const std::vector<std::string_view> views = split(keys, unpacked<uint32_t>(key_sizes, "key_sizes"));
+  const std::vector<uint64_t> object_sizes = unpacked<uint64_t>(sizes, "sizes");
+  if (object_sizes.size() != views.size())
+    throw InvalidBatch(std::to_string(views.size()) + " keys, but " +
+                       std::to_string(object_sizes.size()) + " sizes");
+  std::vector<Hash128> digests(views.size());
+  pool.digest(views, digests.data());
+  return std::make_unique<RemoteBatch>(pool, grouped.span(), digests, views, object_sizes.data());
+}
+
+template <class T>
+nb::bytes bytes_of(const std::vector<T>& values) {
+  return nb::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+using Step = RemoteBatch::Next (RemoteBatch::*)(std::chrono::nanoseconds);
+
+template <Step step>
+nb::tuple run(RemoteBatch& batch, double deadline_s) {
+  const auto timeout = to_timeout(deadline_s);
+  RemoteBatch::Next next;
+  {
+    const ReleasedGil no_gil;
+    next = (batch.*step)(timeout);
+  }
+  return nb::make_tuple(next.over, bytes_of(next.picks), bytes_of(next.offsets),
+                        bytes_of(next.statuses));
+}
+
 void allocate(RemoteBatch& batch, double deadline_s) {
   const auto timeout = to_timeout(deadline_s);
   const ReleasedGil no_gil;
@@ -43,11 +124,6 @@ bool await_busy(RemoteBatch& batch, double deadline_s) {
   const auto timeout = to_timeout(deadline_s);
   const ReleasedGil no_gil;
   return batch.await_busy(timeout);
-}
-
-template <class T>
-nb::bytes bytes_of(const std::vector<T>& values) {
-  return nb::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
 nb::tuple answers(const RemoteBatch& batch) {
@@ -67,69 +143,6 @@ nb::tuple answers(const RemoteBatch& batch) {
 }
 
 // The client's half ---------------------------------------------------------------------------------
-
-// Where a client's put copies from: arguments read once, so that what was checked before the owner
-// reserved anything is what is copied.
-class PutSource {
- public:
-  virtual ~PutSource() = default;
-  virtual bool fill(Pool& pool, const FillTargets& targets, const CopyOrder& after) const = 0;
-  size_t size() const { return statuses_.size(); }
-  const std::vector<Status>& statuses() const { return statuses_; }
-  uint64_t nbytes(size_t i) const { return object_bytes(i); }
-
- protected:
-  virtual uint64_t object_bytes(size_t i) const = 0;
-  std::vector<Status> statuses_;
-};
-
-class PageSource : public PutSource {
- public:
-  PageSource(Pool& pool, const ComponentLayout& layout, nb::handle rows)
-      : layout_(layout.layout), rows_(rows) {
-    statuses_.assign(rows_.size(), Status::kOk);
-    const ReleasedGil no_gil;
-    pool.check_put_pages(layout_, rows_.span());
-  }
-  bool fill(Pool& pool, const FillTargets& targets, const CopyOrder& after) const override {
-    return pool.fill_pages(layout_, rows_.span(), targets, after);
-  }
-
- private:
-  uint64_t object_bytes(size_t) const override { return layout_.object_bytes(); }
-
-  PageLayout layout_;
-  Rows rows_;
-};
-
-class RangeSource : public PutSource {
- public:
-  // Whole objects of one range each.
-  RangeSource(Pool& pool, nb::handle addresses, nb::handle sizes)
-      : object_bytes_(sizes, "sizes"), ranges_(addresses, sizes) {
-    check(pool);
-  }
-  RangeSource(Pool& pool, nb::handle object_sizes, nb::handle addresses, nb::handle sizes,
-              nb::handle offsets, nb::handle starts)
-      : object_bytes_(object_sizes, "object_sizes"), ranges_(addresses, sizes, offsets, starts) {
-    check(pool);
-  }
-  bool fill(Pool& pool, const FillTargets& targets, const CopyOrder& after) const override {
-    return pool.fill_ranges(object_bytes_.data(), ranges_.batch(), targets, after);
-  }
-
- private:
-  uint64_t object_bytes(size_t i) const override { return object_bytes_.data()[i]; }
-  void check(Pool& pool) {
-    object_bytes_.check_size(ranges_.batch().keys);
-    statuses_.resize(ranges_.batch().keys);
-    const ReleasedGil no_gil;
-    pool.check_put_ranges(object_bytes_.data(), ranges_.batch(), statuses_.data());
-  }
-
-  Integers object_bytes_;
-  Ranges ranges_;
-};
 
 std::unique_ptr<PutSource> page_source(Pool& pool, const ComponentLayout& layout, nb::handle rows) {
   return std::make_unique<PageSource>(pool, layout, rows);
@@ -194,9 +207,21 @@ void bind_remote_put(nb::module_& m) {
            "Per key: phase (one byte, PHASE_*), status code (one byte, once PHASE_DONE), offset in the "
            "arena (eight\n"
            "bytes, as the machine orders them, while PHASE_NEW).")
+      .def("start", &run<&RemoteBatch::start>, nb::arg("deadline_s"),
+           nb::sig("def start(self, deadline_s: float) -> tuple[bool, bytes, bytes, bytes]"),
+           "All steps up to where the client's part comes, or the end: (over, picks, offsets, statuses).\n\n"
+           "Not over: picks (uint32) are keys to copy, offsets (uint64) where to; then ``proceed``. Over: a "
+           "status code (one\n"
+           "byte) a key. Waits no longer than this in all.")
+      .def("proceed", &run<&RemoteBatch::proceed>, nb::arg("deadline_s"),
+           nb::sig("def proceed(self, deadline_s: float) -> tuple[bool, bytes, bytes, bytes]"),
+           "The same once the client has copied what was picked: makes it visible first.")
       .def("__len__", &RemoteBatch::size)
       .def_prop_ro("over", &RemoteBatch::over, "Every key has its status; nothing is reserved.")
       .def_prop_ro("abandoned", &RemoteBatch::abandoned)
+      .def_prop_ro("nbytes_asked", &RemoteBatch::nbytes_asked,
+                   "Bytes of all its objects but those that are larger than the pool.")
+      .def_prop_ro("key_bytes", &RemoteBatch::key_bytes, "Of all its keys.")
       .def_prop_ro("nbytes_reserved", &RemoteBatch::nbytes_reserved,
                    "Bytes of the keys that are reserved and not committed.")
       .def_prop_ro("nbytes_held", &RemoteBatch::nbytes_held,
@@ -226,6 +251,11 @@ void bind_remote_put(nb::module_& m) {
            "A put batch that another process will fill; see RemoteBatch. Only for the pool's owner. "
            "Nothing is reserved\n"
            "before its ``allocate``. Raises InvalidBatchError, UmbpError.")
+      .def("reserve_packed", &reserve_packed, nb::arg("groups"), nb::arg("keys"),
+           nb::arg("key_sizes"), nb::arg("sizes"), nb::keep_alive<0, 1>(),
+           "The same for keys of several components: each group is (components, part, number of keys, "
+           "depth of the first);\n"
+           "the keys one after the other, their sizes (uint32), the sizes of their objects (uint64).")
       .def("page_source", &page_source, nb::arg("layout"), nb::arg("rows"),
            "The rows (integers, one an object) of a layout as the source of a put. Raises "
            "InvalidBatchError.")

@@ -21,6 +21,7 @@ void bind_config(nb::module_& m);
 void bind_session(nb::module_& m);
 void bind_pool(nb::module_& m);
 void bind_remote_put(nb::module_& m);
+void bind_client_put(nb::module_& m);
 void bind_pool_devices(nb::module_& m);
 
 namespace {
@@ -70,5 +71,6 @@ NB_MODULE(_native, m) {
   bind_pool(m);
   bind_session(m);
   bind_remote_put(m);
+  bind_client_put(m);
   bind_pool_devices(m);
 }

@@ -9,9 +9,10 @@
 namespace umbp {
 namespace {
 
-std::vector<uint32_t>& regions_of_this_thread() {
-  thread_local std::vector<uint32_t> regions;
-  return regions;
+std::vector<uint32_t>& regions_of_this_thread(size_t place = 0) {
+  thread_local std::deque<std::vector<uint32_t>> regions;  // never moves what others refer to
+  while (regions.size() <= place) regions.emplace_back();
+  return regions[place];
 }
 
 // Empty at first. Not inlined: the compiler would ask for its address once a range.
@@ -121,9 +122,9 @@ void check_lengths(size_t keys, size_t items) {
 }
 
 LayoutBatch::LayoutBatch(const PageLayout& layout, std::span<const int64_t> rows, size_t first,
-                         size_t last)
-    : layout_(layout), rows_(rows), first_(first), last_(last),
-      regions_(regions_of_this_thread()) {
+                         size_t last, size_t place, size_t first_id)
+    : layout_(layout), rows_(rows), first_(first), last_(last), first_id_(first_id),
+      regions_(regions_of_this_thread(place)) {
   if (first >= last || last > layout.fragments().size())
     throw InvalidBatch("fragments [" + std::to_string(first) + ", " + std::to_string(last) +
                        ") are not a part of the layout's [0, " +
@@ -197,6 +198,24 @@ void LayoutBatch::check_rows(const RegionTable::View& view, const LayoutFragment
     if (view.find(address, fragment.nbytes) == nullptr)
       refuse_unregistered(address, fragment.nbytes);
   }
+}
+
+void JoinedBatch::append(const PageLayout& layout, std::span<const int64_t> rows) {
+  parts_.emplace_back(layout, rows, 0, layout.fragments().size(), parts_.size(), pieces_);
+  pieces_ += rows.size() * layout.fragments().size();
+  ends_.push_back((ends_.empty() ? 0 : ends_.back()) + rows.size());
+}
+
+void JoinedBatch::classify(const RegionTable& table, bool strict, DeviceMemory* devices) {
+  for (LayoutBatch& part : parts_) {
+    part.classify(table, strict, devices);
+    include(part);
+  }
+}
+
+JoinedBatch::Place JoinedBatch::place_of(size_t i) const {
+  const auto part = static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), i) - ends_.begin());
+  return {&parts_[part], i - (part == 0 ? 0 : ends_[part - 1])};
 }
 
 ListedBatch::ListedBatch(const RangeBatch& ranges)

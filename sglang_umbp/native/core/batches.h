@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -44,6 +45,13 @@ class BatchDevices {
     }
     return device;
   }
+  // What a part of the batch, classified before, lies in.
+  void include(const BatchDevices& part) {
+    partly_host_ |= !part.on_devices_ || part.partly_host_;
+    several_ |= part.several_ || (on_devices_ && part.on_devices_ && device_ != part.device_);
+    if (part.on_devices_) device_ = part.device_;
+    on_devices_ |= part.on_devices_;
+  }
 
   bool on_devices_ = false;
   bool partly_host_ = false;
@@ -57,8 +65,11 @@ void check_lengths(size_t keys, size_t items);
 // Rows of a page layout, the fragments [first, last) of each.
 class LayoutBatch : public BatchDevices {
  public:
+  // place, first_id: where several are in use at the same time, each needs another place among those of
+  // the thread, and ids of its own for the pieces that no region covers.
   // Throws InvalidBatch for rows or fragments that the layout does not have.
-  LayoutBatch(const PageLayout& layout, std::span<const int64_t> rows, size_t first, size_t last);
+  LayoutBatch(const PageLayout& layout, std::span<const int64_t> rows, size_t first, size_t last,
+              size_t place = 0, size_t first_id = 0);
 
   // Throws InvalidBatch if a row stands twice: a get would write it twice.
   void check_distinct() const;
@@ -84,7 +95,7 @@ class LayoutBatch : public BatchDevices {
     }
   }
 
-  // The same for a batch that is on_devices().
+  // The same for a batch that is on_devices(), or a part of one.
   template <Direction direction>
   void add_mixed(size_t i, uint64_t object, MixedPlan& plan) const {
     const auto row = static_cast<uint64_t>(rows_[i]);
@@ -101,6 +112,7 @@ class LayoutBatch : public BatchDevices {
   static constexpr int32_t kEachRow = -2;  // the rows of a fragment may be in different places
 
   int32_t device_of(size_t i, size_t j) const {
+    if (devices_.empty()) return kHostMemory;
     const int32_t device = devices_[j - first_];
     return device != kEachRow ? device : row_devices_[i * (last_ - first_) + (j - first_)];
   }
@@ -109,7 +121,8 @@ class LayoutBatch : public BatchDevices {
                              DeviceMemory& devices) const;
   void find_row_devices(const RegionTable::View& view, size_t j, DeviceMemory& devices);
   uint32_t loose_id(size_t i, size_t j) const {
-    return kLooseRegion + static_cast<uint32_t>((i * layout_.fragments().size() + j) & 0x3fffffff);
+    const size_t piece = first_id_ + i * layout_.fragments().size() + j;
+    return kLooseRegion + static_cast<uint32_t>(piece & 0x3fffffff);
   }
   void check_rows(const RegionTable::View& view, const LayoutFragment& fragment) const;
 
@@ -117,10 +130,41 @@ class LayoutBatch : public BatchDevices {
   std::span<const int64_t> rows_;
   size_t first_;
   size_t last_;
+  size_t first_id_;
   uint64_t page_bytes_ = 0;
   std::vector<uint32_t>& regions_;  // a vector of this thread's, kept from call to call
   std::vector<int32_t> devices_;      // by fragment; empty for a batch in host memory alone
   std::vector<int32_t> row_devices_;  // item after item, where a fragment has kEachRow
+};
+
+// Whole pages of several layouts one after the other, as one batch of a put.
+class JoinedBatch : public BatchDevices {
+ public:
+  void append(const PageLayout& layout, std::span<const int64_t> rows);
+  void classify(const RegionTable& table, bool strict, DeviceMemory* devices = nullptr);
+
+  uint64_t fragments_of(size_t i) const { return place_of(i).batch->fragments_of(0); }
+  template <Direction direction>
+  void add(size_t i, uint64_t object, RunBuilder& builder) const {
+    const Place place = place_of(i);
+    place.batch->add<direction>(place.item, object, builder);
+  }
+  template <Direction direction>
+  void add_mixed(size_t i, uint64_t object, MixedPlan& plan) const {
+    const Place place = place_of(i);
+    place.batch->add_mixed<direction>(place.item, object, plan);
+  }
+
+ private:
+  struct Place {
+    const LayoutBatch* batch;
+    size_t item;
+  };
+  Place place_of(size_t i) const;
+
+  std::deque<LayoutBatch> parts_;
+  std::vector<size_t> ends_;  // items up to the end of each part
+  size_t pieces_ = 0;
 };
 
 // Ranges that the caller listed.

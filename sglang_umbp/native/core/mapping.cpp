@@ -107,14 +107,14 @@ Mapping::Mapping(const std::string& what, size_t nbytes, const MappingOptions& o
 void Mapping::prepare(const std::string& what, const MappingOptions& options) {
   if (options.hugepages) madvise(data_, nbytes_, MADV_HUGEPAGE);
   if (options.numa_node >= 0) prefer_node(what, data_, nbytes_, options.numa_node);
-  if (options.prefault_in_background)
-    prefault_ = std::make_unique<BackgroundPrefault>(data_, nbytes_);
-  else if (options.prefault)
-    populate(data_, nbytes_);
+  if (options.prefault && !options.prefault_in_background) populate(data_, nbytes_);
 }
 
-Mapping Mapping::attach(const std::string& what, int fd, Access access,
-                        bool populate_in_background) {
+void Mapping::populate_in_background(Access access, PrefaultHooks hooks) {
+  prefault_ = std::make_unique<BackgroundPrefault>(data_, nbytes_, access, std::move(hooks));
+}
+
+Mapping Mapping::attach(const std::string& what, int fd, Access access) {
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & kFixedSize) != kFixedSize)
     throw Error("descriptor " + std::to_string(fd) + " for " + what +
@@ -125,9 +125,6 @@ Mapping Mapping::attach(const std::string& what, int fd, Access access,
   mapping.nbytes_ = static_cast<size_t>(info.st_size);
   const int protection = access == Access::kWrite ? PROT_READ | PROT_WRITE : PROT_READ;
   mapping.data_ = map(what, mapping.nbytes_, protection, MAP_SHARED, fd);
-  if (populate_in_background)
-    mapping.prefault_ =
-        std::make_unique<BackgroundPrefault>(mapping.data_, mapping.nbytes_, access);
   return mapping;
 }
 

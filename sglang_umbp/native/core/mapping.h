@@ -17,7 +17,7 @@ struct MappingOptions {
   MemoryBacking backing = MemoryBacking::kAnonymous;
   bool hugepages = false;   // ask for transparent hugepages
   bool prefault = false;    // give every page its memory now
-  bool prefault_in_background = false;  // let a thread do that
+  bool prefault_in_background = false;  // for whoever makes it: populate_in_background() instead
   int numa_node = -1;       // pages come from this node first; -1: the kernel chooses
   bool read_only_elsewhere = false;  // memfd: nobody else may map it writable from now on
 };
@@ -30,8 +30,7 @@ class Mapping {
   Mapping(const std::string& what, size_t nbytes, const MappingOptions& options);
   // Maps a memfd of another process; takes no ownership of `fd`. Throws OutOfMemory, and Error unless
   // it is sealed against a change of its size: whoever cut it short could end this process.
-  static Mapping attach(const std::string& what, int fd, Access access,
-                        bool populate_in_background = false);
+  static Mapping attach(const std::string& what, int fd, Access access);
   ~Mapping();
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;
@@ -39,6 +38,10 @@ class Mapping {
   std::byte* data() const { return data_; }
   size_t nbytes() const { return nbytes_; }
   int fd() const { return fd_; }
+  // Lets a thread give every page its memory. Once. Throws std::system_error.
+  void populate_in_background(Access access, PrefaultHooks hooks = {});
+  // Ends that thread.
+  void stop_populating() { prefault_.reset(); }
   // Whether no thread is giving its pages memory any more.
   bool populated() const { return !prefault_ || prefault_->through(); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 namespace umbp {
 namespace {
@@ -28,8 +29,9 @@ ObjectTable::ObjectTable(uint32_t entry_count, uint64_t arena_bytes, const Hash1
       entries_("index entries", static_cast<size_t>(entry_count) * sizeof(Entry),
                sealed_for_readers(options)),
       keys_(entry_count) {
-  *header() = {kHeaderMagic, kLayoutVersion, entry_count, entry_count / kEntriesPerBucket + 1,
-               arena_bytes, secret};
+  new (header_.data()) Header{kHeaderMagic, kLayoutVersion, entry_count,
+                              entry_count / kEntriesPerBucket + 1, arena_bytes, secret,
+                              Prefaulting::kUnderWay};
   free_.reserve(entry_count);
   for (uint32_t handle = entry_count; handle-- > 0;) free_.push_back(handle);
 }

@@ -50,6 +50,9 @@ class ObjectTable {
   void retire(uint32_t handle);     // LIVE -> RETIRED, new readers do not find it
   void free(uint32_t handle);       // FILLING or RETIRED (and unnamed) -> FREE
 
+  // What readers are told of the arena's pages.
+  void tell(Prefaulting state) { header()->prefaulting.store(state, std::memory_order_release); }
+
   const Mapping& header_memory() const { return header_; }
   const Mapping& bucket_memory() const { return buckets_; }
   const Mapping& entry_memory() const { return entries_; }

@@ -62,7 +62,18 @@ Owner::Owner(const OwnerConfig& config)
       table_(config.entry_count, arena_.nbytes(), random_secret(), at_once(config.memory)),
       space_(table_, clients_, make_policy(config.policy, config.entry_count),
              config.capacity_bytes, arena_.nbytes()),
-      filled_by_(config.entry_count, 0) {}
+      filled_by_(config.entry_count, 0) {
+  prefault();
+}
+
+void Owner::prefault() {
+  const MappingOptions& memory = config_.memory;
+  if (memory.prefault_in_background)
+    arena_.populate_in_background(Access::kWrite,
+                                  {{}, [this] { table_.tell(Prefaulting::kDone); }});
+  else
+    table_.tell(memory.prefault ? Prefaulting::kDone : Prefaulting::kNotWanted);
+}
 
 bool Owner::any(std::span<const PutItem> items, PutPhase phase) {
   return std::any_of(items.begin(), items.end(),

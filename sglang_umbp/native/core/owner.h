@@ -57,6 +57,7 @@ class Owner {
  public:
   // Throws OutOfMemory, InvalidBatch.
   explicit Owner(const OwnerConfig& config);
+  ~Owner() { arena_.stop_populating(); }  // that thread writes to the header
 
   IndexView view() const { return table_.view(arena_.data()); }
   std::byte* arena() const { return arena_.data(); }
@@ -98,6 +99,8 @@ class Owner {
   std::array<int, 4> descriptors() const;
 
  private:
+  void prefault();
+
   // First come, first served among the puts that wait for room.
   class Turn;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "pool_call.h"
 
@@ -50,6 +51,31 @@ IndexView view_of(const std::vector<Mapping>& memory) {
           header->entry_count};
 }
 
+// Populates maps of another process's memory as soon as that one has: what it touches first is charged to
+// its cgroup, not to ours. Holds a map of the header, so that it may be asked for as long as it is there.
+class Populating {
+ public:
+  explicit Populating(int header_fd)
+      : header_(std::make_shared<const Mapping>(
+            Mapping::attach("index header", header_fd, Access::kRead))) {}
+
+  void start(Mapping& memory, Access access) const {
+    memory.populate_in_background(access, {[header = header_] { return begin(*header); }, {}});
+  }
+
+ private:
+  static Begin begin(const Mapping& header) {
+    const auto& state = reinterpret_cast<const Header*>(header.data())->prefaulting;
+    switch (state.load(std::memory_order_acquire)) {
+      case Prefaulting::kDone: return Begin::kNow;
+      case Prefaulting::kNotWanted: return Begin::kNever;
+      default: return Begin::kNotYet;
+    }
+  }
+
+  std::shared_ptr<const Mapping> header_;
+};
+
 ClientArea area_of(const Mapping& memory) {
   const ClientArea area = ClientArea::at(memory.data());
   if (memory.nbytes() < ClientArea::nbytes(0) || area.head->magic != kHeaderMagic ||
@@ -72,13 +98,19 @@ Pool::Pool(const PoolConfig& config)
 Pool::Pool(const PoolConfig& config, const Share& share)
     : config_(config), copies_(HostCopier(config.nt_copy_min_bytes, config.copy_isa),
                                config.copy_threads) {
-  const bool populate = config.owner.memory.prefault_in_background;
   const char* names[] = {"index header", "index buckets", "index entries", "arena"};
   for (size_t i = 0; i < share.memory.size(); ++i)
-    attached_.push_back(Mapping::attach(names[i], share.memory[i], Access::kRead, populate));
+    attached_.push_back(Mapping::attach(names[i], share.memory[i], Access::kRead));
+  const IndexView index = view_of(attached_);
+  WritableArena::Made made = [](Mapping&) {};
+  if (config.owner.memory.prefault_in_background) {
+    const Populating populating(share.memory[0]);
+    for (Mapping& memory : attached_) populating.start(memory, Access::kRead);
+    made = [populating](Mapping& memory) { populating.start(memory, Access::kWrite); };
+  }
   attached_.push_back(Mapping::attach("client area", share.client, Access::kWrite));
-  writable_ = std::make_unique<WritableArena>(share.memory[3], populate);
-  start_reading(view_of(attached_), area_of(attached_.back()));
+  writable_ = std::make_unique<WritableArena>(share.memory[3], std::move(made));
+  start_reading(index, area_of(attached_.back()));
 }
 
 void Pool::start_reading(const IndexView& index, const ClientArea& area) {
@@ -137,6 +169,11 @@ void Pool::unmap() {
   ended_->store(true, std::memory_order_release);
 }
 
+void Pool::hide(bool hidden) {
+  guard_.check();
+  hidden_.store(hidden, std::memory_order_seq_cst);
+}
+
 bool Pool::populated() {
   Call call(*this);
   if (call.lost()) return true;
@@ -163,7 +200,7 @@ void Pool::exists(std::span<const Component> components, std::span<const Hash128
                   bool* found) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.exists));
-  if (call.lost()) return std::fill(found, found + digests.size(), false);
+  if (call.lost() || hidden()) return std::fill(found, found + digests.size(), false);
   look_up(components, digests, false, found);
 }
 
@@ -171,7 +208,7 @@ size_t Pool::exists_prefix(std::span<const Component> components,
                            std::span<const Hash128> digests) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.exists));
-  return call.lost() ? 0 : look_up(components, digests, true, nullptr);
+  return call.lost() || hidden() ? 0 : look_up(components, digests, true, nullptr);
 }
 
 // Returns the leading run of digests that every component has. Without stop_at_missing, found[i] is
@@ -210,11 +247,36 @@ size_t Pool::look_up(std::span<const Component> components, std::span<const Hash
   return prefix;
 }
 
+bool Pool::holds(std::span<const SizedObjects> objects) {
+  Call call(*this);
+  if (call.lost()) return false;
+  const int slot = reader_->claim_slot(std::chrono::nanoseconds(0));
+  SlotGuard guard(*reader_, slot);
+  if (slot < 0) return false;
+  return std::all_of(objects.begin(), objects.end(),
+                     [&](const SizedObjects& some) { return holds(some, slot); });
+}
+
+bool Pool::holds(const SizedObjects& objects, int slot) {
+  std::vector<Hash128> keys(kSlotHandles);
+  for (size_t start = 0; start < objects.digests.size(); start += kSlotHandles) {
+    const auto part = objects.digests.subspan(
+        start, std::min<size_t>(kSlotHandles, objects.digests.size() - start));
+    reader_->derive_keys(objects.component.key, part, keys.data());
+    NamedBatch named(*reader_, slot, std::span(keys).first(part.size()));
+    for (size_t i = 0; i < part.size(); ++i)
+      if (!named.found(i) || named.entry(i).nbytes != objects.sizes[start + i]) return false;
+    named.record_recency();
+  }
+  return true;
+}
+
 std::shared_ptr<Session> Pool::pin(std::span<const Component> components,
                                    std::span<const Hash128> digests, bool firm) {
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.pin));
-  if (call.lost()) return sessions_->hold_nothing(digests.size(), components.size(), firm);
+  if (call.lost() || hidden())
+    return sessions_->hold_nothing(digests.size(), components.size(), firm);
   const int slot = reader_->claim_slot(config_.deadline);
   SlotGuard guard(*reader_, slot);
   if (slot < 0) throw Error("no reader slot was free before the deadline");
@@ -303,7 +365,7 @@ void Pool::report_reads() {
 
 std::pair<uint64_t, uint64_t> Pool::locate(const Component& component, const Hash128& digest) {
   Call call(*this);
-  if (call.lost()) return {0, 0};
+  if (call.lost() || hidden()) return {0, 0};
   const Hash128 key = prf128(component.key, digest);
   const int slot = reader_->claim_slot(config_.deadline);
   SlotGuard guard(*reader_, slot);

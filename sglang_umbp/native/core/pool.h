@@ -80,6 +80,22 @@ struct Share {
   uint32_t client_id = 0;
 };
 
+// Pages of one component: the objects of `keys`, whose digests are `digests`, from the layout's rows.
+struct PagePut {
+  const Component& component;
+  const PageLayout& layout;
+  std::span<const Hash128> digests;
+  std::span<const std::string_view> keys;
+  std::span<const int64_t> rows;
+};
+
+// Objects of one component and their sizes, one a digest.
+struct SizedObjects {
+  const Component& component;
+  std::span<const Hash128> digests;
+  std::span<const uint64_t> sizes;
+};
+
 // Where a put into another process's pool copies: item picks[i] of the batch to offsets[i] in the arena.
 struct FillTargets {
   std::span<const uint64_t> picks;
@@ -107,6 +123,10 @@ class Pool {
   void lose();
   void unmap();
   bool lost() const { return lost_.load(std::memory_order_acquire); }
+  // While hidden nothing is found that is not held already: look-ups, gets and pins are answered as those of
+  // a lost pool, sessions are read as ever.
+  void hide(bool hidden);
+  bool hidden() const { return hidden_.load(std::memory_order_seq_cst); }
   // Becomes true when no call of this pool reads a component's key any more: after close() or unmap().
   std::shared_ptr<const std::atomic<bool>> ended() const { return ended_; }
 
@@ -153,6 +173,9 @@ class Pool {
                  std::span<const Hash128> digests, std::span<const std::string_view> keys,
                  std::span<const int64_t> rows, std::optional<uint32_t> depth, Status* out,
                  const CopyOrder& after = {});
+  // The same of several components as one batch: `out` has the statuses of all, one after the other.
+  void put_components(std::span<const PagePut> puts, std::optional<uint32_t> depth, Status* out,
+                      const CopyOrder& after = {});
   // object_bytes: one a key; nullptr for whole objects of one range.
   void put_ranges(const Component& component, std::span<const Hash128> digests,
                   std::span<const std::string_view> keys, const uint64_t* object_bytes,
@@ -174,6 +197,9 @@ class Pool {
   // found[i]: every component has key i. The prefix form stops at the first that has not.
   void exists(std::span<const Component> components, std::span<const Hash128> digests, bool* found);
   size_t exists_prefix(std::span<const Component> components, std::span<const Hash128> digests);
+  // Whether all of these are there with these sizes; they were used now, as eviction sees it. Waits for
+  // nothing: false where no reader slot is free, or the pool is lost.
+  bool holds(std::span<const SizedObjects> objects);
   std::shared_ptr<Session> pin(std::span<const Component> components,
                                std::span<const Hash128> digests, bool firm);
   void remove(std::span<const Component> components, std::span<const Hash128> digests,
@@ -213,8 +239,10 @@ class Pool {
   }
   void refuse_own_client(uint32_t id);
   static void wait_for(const std::atomic<uint32_t>& calls);
+  void leave_unread(Status answer, std::span<Status> out, bool counts_as_call);
   // For gets of a lost pool.
   void answer_all(Status answer, std::span<Status> out, PhaseTimer& timer);
+  bool holds(const SizedObjects& objects, int slot);
   size_t look_up(std::span<const Component> components, std::span<const Hash128> digests,
                  bool stop_at_missing, bool* found);
   // Batch: a LayoutBatch or a ListedBatch.
@@ -254,6 +282,7 @@ class Pool {
   ForkGuard guard_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> lost_{false};
+  std::atomic<bool> hidden_{false};
   std::atomic<uint32_t> calls_{0};
   std::atomic<uint32_t> lost_calls_{0};
   std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);

@@ -72,18 +72,13 @@ void Pool::read_named(std::span<const Hash128> keys, const Batch& batch, Status*
 template <class Batch>
 void Pool::read_slice(std::span<const Hash128> keys, const Batch& batch, size_t first_item,
                       Status* out, PhaseTimer& timer) {
+  const bool counts_as_call = first_item == 0;  // one a get, whatever its slices
+  if (hidden()) return leave_unread(Status::kMissing, {out, keys.size()}, counts_as_call);
   const int slot = reader_->claim_slot(config_.deadline);
   SlotGuard guard(*reader_, slot);
-  if (slot < 0) {
-    std::fill(out, out + keys.size(), Status::kNoSlot);
-    ReadTotals totals;
-    totals.calls = first_item == 0 ? 1 : 0;
-    totals.by_status[static_cast<size_t>(Status::kNoSlot)] = keys.size();
-    reader_->slots().spare_ledger().add(totals);
-    return;
-  }
+  if (slot < 0) return leave_unread(Status::kNoSlot, {out, keys.size()}, counts_as_call);
   NamedBatch named(*reader_, slot, keys);
-  named.totals().calls = first_item == 0 ? 1 : 0;  // one a get, whatever its slices
+  named.totals().calls = counts_as_call ? 1 : 0;
   timer.mark(Phase::kResolve);
   const auto arena = reinterpret_cast<uint64_t>(reader_->index().arena);
   copy<Direction::kGet>(batch, timer, [&](const auto& add) {
@@ -133,10 +128,14 @@ void Pool::read_pinned(Session& session, size_t part, size_t first_page, size_t 
 }
 
 void Pool::answer_all(Status answer, std::span<Status> out, PhaseTimer& timer) {
-  std::fill(out.begin(), out.end(), answer);
   timer.count(out.size(), 0);
+  leave_unread(answer, out, true);
+}
+
+void Pool::leave_unread(Status answer, std::span<Status> out, bool counts_as_call) {
+  std::fill(out.begin(), out.end(), answer);
   ReadTotals totals;
-  totals.calls = 1;
+  totals.calls = counts_as_call ? 1 : 0;
   totals.by_status[static_cast<size_t>(answer)] = out.size();
   reader_->slots().spare_ledger().add(totals);
 }

@@ -68,6 +68,26 @@ void Pool::put_pages(const Component& component, const PageLayout& layout,
   store(items, batch, timer, out);
 }
 
+void Pool::put_components(std::span<const PagePut> puts, std::optional<uint32_t> depth, Status* out,
+                          const CopyOrder& after) {
+  Call call(*this);
+  const CallLatency latency(latency_of(latencies_.put));
+  PhaseTimer timer(config_.call_debug, put_phases_);
+  JoinedBatch batch;
+  std::vector<PutItem> items;
+  for (const PagePut& put : puts) {
+    check_lengths(put.digests.size(), put.rows.size());
+    batch.append(put.layout, put.rows);
+    append_items(items, put.component.id, put.component.key, put.digests, put.keys, depth);
+    for (size_t i = items.size() - put.rows.size(); i < items.size(); ++i)
+      items[i].nbytes = put.layout.object_bytes();
+  }
+  timer.mark(Phase::kBuild);
+  batch.after = after;
+  classify(batch, timer);
+  store(items, batch, timer, out);
+}
+
 void Pool::put_ranges(const Component& component, std::span<const Hash128> digests,
                       std::span<const std::string_view> keys, const uint64_t* object_bytes,
                       const RangeBatch& ranges, Status* out, const CopyOrder& after) {

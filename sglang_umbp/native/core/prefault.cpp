@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
+#include <utility>
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -18,6 +20,7 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kStepBytes = 16u << 20;  // the most that closing a pool has to wait for
+constexpr std::chrono::milliseconds kPause{5};  // between two questions whether it may begin
 
 }  // namespace
 
@@ -35,12 +38,26 @@ void populate(std::byte* data, size_t nbytes, Access access) {
   }
 }
 
-BackgroundPrefault::BackgroundPrefault(std::byte* data, size_t nbytes, Access access)
-    : thread_([this, data, nbytes, access] {
-        for (size_t at = 0; at < nbytes && !stop_.load(std::memory_order_relaxed); at += kStepBytes)
-          populate(data + at, std::min(kStepBytes, nbytes - at), access);
+BackgroundPrefault::BackgroundPrefault(std::byte* data, size_t nbytes, Access access,
+                                       PrefaultHooks hooks)
+    : thread_([this, data, nbytes, access, hooks = std::move(hooks)] {
+        if (may_begin(hooks)) {
+          size_t at = 0;
+          for (; at < nbytes && !stop_.load(std::memory_order_relaxed); at += kStepBytes)
+            populate(data + at, std::min(kStepBytes, nbytes - at), access);
+          if (at >= nbytes && hooks.when_through) hooks.when_through();
+        }
         through_.store(true, std::memory_order_release);
       }) {}
+
+bool BackgroundPrefault::may_begin(const PrefaultHooks& hooks) const {
+  while (!stop_.load(std::memory_order_relaxed)) {
+    const Begin answer = hooks.when ? hooks.when() : Begin::kNow;
+    if (answer != Begin::kNotYet) return answer == Begin::kNow;
+    std::this_thread::sleep_for(kPause);
+  }
+  return false;
+}
 
 BackgroundPrefault::~BackgroundPrefault() {
   stop_.store(true, std::memory_order_relaxed);

@@ -49,8 +49,11 @@ struct PutItem {
   }
 };
 
-// Items of `digests`, which lie in the component with this id and key. depth: pages that come before
-// the first of them, of which they are consecutive pages. Without sizes.
+// Items of `digests`, which lie in the component with this id and key, behind those that are there.
+// depth: pages that come before the first of them, of which they are consecutive pages. Without sizes.
+void append_items(std::vector<PutItem>& items, uint32_t component, const Hash128& component_key,
+                  std::span<const Hash128> digests, std::span<const std::string_view> keys,
+                  std::optional<uint32_t> depth);
 std::vector<PutItem> make_items(uint32_t component, const Hash128& component_key,
                                 std::span<const Hash128> digests,
                                 std::span<const std::string_view> keys,

@@ -1,5 +1,8 @@
 #include "remote_batch.h"
 
+#include <algorithm>
+#include <array>
+
 #include "errors.h"
 #include "pool_call.h"
 
@@ -14,24 +17,53 @@ size_t total_bytes(std::span<const std::string_view> keys) {
   return sum;
 }
 
+void check_counts(std::span<const RemoteBatch::Group> groups, size_t keys) {
+  size_t left = keys;
+  for (const RemoteBatch::Group& group : groups) {
+    if (group.count > left)
+      throw InvalidBatch("the groups count more than the " + std::to_string(keys) + " keys");
+    left -= group.count;
+  }
+  if (left != 0)
+    throw InvalidBatch("the groups leave out " + std::to_string(left) + " of " +
+                       std::to_string(keys) + " keys");
+}
+
+std::chrono::nanoseconds left_until(const Deadline& deadline) {
+  return std::max(std::chrono::nanoseconds(0),
+                  std::chrono::duration_cast<std::chrono::nanoseconds>(
+                      deadline.at() - std::chrono::steady_clock::now()));
+}
+
 }  // namespace
 
 RemoteBatch::RemoteBatch(Pool& pool, const Component& component, std::span<const Hash128> digests,
                          std::span<const std::string_view> keys, const uint64_t* sizes,
                          std::optional<uint32_t> depth)
+    : RemoteBatch(pool, std::array{Group{component, keys.size(), depth}}, digests, keys, sizes) {}
+
+RemoteBatch::RemoteBatch(Pool& pool, std::span<const Group> groups,
+                         std::span<const Hash128> digests, std::span<const std::string_view> keys,
+                         const uint64_t* sizes)
     : pool_(pool) {
   Pool::Call call(pool_);
   pool_.owner();
+  check_counts(groups, keys.size());
   key_bytes_.reserve(total_bytes(keys));  // never moves from here on: items look into it
   std::vector<std::string_view> own;
   for (const std::string_view key : keys) {
     own.emplace_back(key_bytes_.data() + key_bytes_.size(), key.size());
     key_bytes_.append(key);
   }
-  items_ = make_items(component.id, component.key, digests, own, depth);
+  items_.reserve(own.size());
+  for (const Group& group : groups)
+    append_items(items_, group.component.id, group.component.key,
+                 digests.subspan(items_.size(), group.count),
+                 std::span(own).subspan(items_.size(), group.count), group.depth);
   for (size_t i = 0; i < items_.size(); ++i) {
     items_[i].nbytes = sizes[i];
     if (sizes[i] == 0) items_[i].finish(Status::kBadRange);
+    if (sizes[i] <= pool_.config_.owner.capacity_bytes) asked_ += sizes[i];
   }
 }
 
@@ -115,6 +147,51 @@ std::vector<RemoteBatch::Answer> RemoteBatch::answers() const {
   std::vector<Answer> answers;
   for (const PutItem& item : items_) answers.push_back({item.phase, item.status, item.offset});
   return answers;
+}
+
+RemoteBatch::Next RemoteBatch::start(std::chrono::nanoseconds timeout) {
+  const Deadline deadline = Deadline::after(timeout);
+  allocate(timeout);
+  return next(deadline);
+}
+
+RemoteBatch::Next RemoteBatch::proceed(std::chrono::nanoseconds timeout) {
+  const Deadline deadline = Deadline::after(timeout);
+  return finish(deadline) ? ended() : next(deadline);
+}
+
+// Commits before it waits for other puts of the same keys: else two crossing batches wait for each other.
+bool RemoteBatch::finish(const Deadline& deadline) {
+  if (commit() || await_busy(left_until(deadline))) return true;
+  allocate(left_until(deadline));
+  return false;
+}
+
+RemoteBatch::Next RemoteBatch::next(const Deadline& deadline) {
+  while (true) {
+    Next copies = to_copy();
+    if (!copies.picks.empty()) return copies;
+    if (finish(deadline)) return ended();
+  }
+}
+
+RemoteBatch::Next RemoteBatch::to_copy() const {
+  std::lock_guard lock(mutex_);
+  Next next;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    if (items_[i].phase != PutPhase::kNew) continue;
+    next.picks.push_back(static_cast<uint32_t>(i));
+    next.offsets.push_back(items_[i].offset);
+  }
+  return next;
+}
+
+RemoteBatch::Next RemoteBatch::ended() const {
+  std::lock_guard lock(mutex_);
+  Next next;
+  next.over = true;
+  for (const PutItem& item : items_) next.statuses.push_back(item.status);
+  return next;
 }
 
 // What others ask while a step may be waiting.

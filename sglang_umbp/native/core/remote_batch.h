@@ -30,7 +30,16 @@ namespace umbp {
 // waits short. The pool must outlive the batch; after the pool's close() steps throw PoolClosed.
 class RemoteBatch {
  public:
-  // One size a key. Sizes of 0 bytes are answered kBadRange. Throws InvalidBatch, Error (attached pool).
+  // The next `count` keys lie in this component; depth: as for put_pages.
+  struct Group {
+    const Component& component;
+    size_t count;
+    std::optional<uint32_t> depth;
+  };
+  // One size a key. Sizes of 0 bytes are answered kBadRange. Throws InvalidBatch (the groups do not
+  // count as many keys), Error (attached pool).
+  RemoteBatch(Pool& pool, std::span<const Group> groups, std::span<const Hash128> digests,
+              std::span<const std::string_view> keys, const uint64_t* sizes);
   RemoteBatch(Pool& pool, const Component& component, std::span<const Hash128> digests,
               std::span<const std::string_view> keys, const uint64_t* sizes,
               std::optional<uint32_t> depth);
@@ -56,10 +65,24 @@ class RemoteBatch {
     uint64_t offset;  // in the arena, while kNew
   };
   std::vector<Answer> answers() const;
+
+  // The steps up to where the client's part comes, or the end; one timeout for all waits together.
+  struct Next {
+    bool over = false;
+    std::vector<uint32_t> picks;    // not over: items to copy,
+    std::vector<uint64_t> offsets;  // and where to; then proceed() comes next
+    std::vector<Status> statuses;   // over: one a key
+  };
+  Next start(std::chrono::nanoseconds timeout);
+  // The client copied what was picked.
+  Next proceed(std::chrono::nanoseconds timeout);
   size_t size() const { return items_.size(); }
   // These wait for nothing; they tell how the last step left the batch.
   bool over() const { return over_.load(std::memory_order_acquire); }
   bool abandoned() const { return abandoned_.load(std::memory_order_acquire); }
+  // Bytes of all keys, but for those that are larger than the pool.
+  uint64_t nbytes_asked() const { return asked_; }
+  uint64_t key_bytes() const { return key_bytes_.size(); }
   // Bytes that are reserved and not committed.
   uint64_t nbytes_reserved() const { return reserved_.load(std::memory_order_relaxed); }
   // Those, and the objects that were found there, which eviction passes over until the batch is over.
@@ -74,10 +97,16 @@ class RemoteBatch {
   void run(const F& f);
   void free_reserved();
   void count();
+  // Whether the batch is over; if not, allocate() came next and is done.
+  bool finish(const Deadline& deadline);
+  Next next(const Deadline& deadline);
+  Next to_copy() const;
+  Next ended() const;
 
   Pool& pool_;
   ForkGuard guard_;
   std::string key_bytes_;
+  uint64_t asked_ = 0;
   std::atomic<bool> abandoned_{false};
   mutable std::mutex mutex_;
   Step next_ = Step::kAllocate;

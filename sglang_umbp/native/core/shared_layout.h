@@ -11,7 +11,7 @@
 namespace umbp {
 
 inline constexpr uint64_t kHeaderMagic = 0x3130504d42554cull;  // "LUBMP01" as bytes
-inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kLayoutVersion = 3;
 inline constexpr uint32_t kNoHandle = 0xffffffffu;
 inline constexpr uint32_t kBucketWords = 8;
 inline constexpr uint32_t kSlots = 64;
@@ -20,6 +20,9 @@ inline constexpr uint32_t kRingHandles = 4096;
 inline constexpr uint32_t kChunkBytes = 4096;
 inline constexpr uint64_t kArenaGranule = 64;
 
+// How far the owner is in giving the arena its pages. Who touches a page first pays for it: the others wait.
+enum class Prefaulting : uint32_t { kUnderWay = 0, kDone = 1, kNotWanted = 2 };
+
 struct Header {
   uint64_t magic;
   uint32_t version;
@@ -27,6 +30,7 @@ struct Header {
   uint64_t bucket_count;
   uint64_t arena_bytes;
   Hash128 secret;
+  std::atomic<Prefaulting> prefaulting;
 };
 
 enum class State : uint64_t { kFree = 0, kFilling = 1, kLive = 2, kRetired = 3 };

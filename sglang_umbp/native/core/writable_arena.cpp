@@ -6,13 +6,14 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "errors.h"
 
 namespace umbp {
 
-WritableArena::WritableArena(int fd, bool populate_in_background)
-    : fd_(fcntl(fd, F_DUPFD_CLOEXEC, 0)), populate_(populate_in_background) {
+WritableArena::WritableArena(int fd, Made made)
+    : fd_(fcntl(fd, F_DUPFD_CLOEXEC, 0)), made_(std::move(made)) {
   if (fd_ < 0)
     throw Error("cannot keep the arena's descriptor " + std::to_string(fd) + ": " +
                 std::strerror(errno));
@@ -22,8 +23,10 @@ WritableArena::~WritableArena() { ::close(fd_); }
 
 std::byte* WritableArena::data() {
   std::lock_guard lock(mutex_);
-  if (memory_.data() == nullptr)
-    memory_ = Mapping::attach("arena, to write to", fd_, Access::kWrite, populate_);
+  if (memory_.data() == nullptr) {
+    memory_ = Mapping::attach("arena, to write to", fd_, Access::kWrite);
+    made_(memory_);
+  }
   return memory_.data();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <mutex>
 
 #include "mapping.h"
@@ -13,8 +14,11 @@ namespace umbp {
 // tables cost about 2 MiB per GiB and map. Thread-safe.
 class WritableArena {
  public:
-  // Duplicates the descriptor. populate_in_background: once it is mapped. Throws Error.
-  WritableArena(int fd, bool populate_in_background);
+  // Called with the map once it is made.
+  using Made = std::function<void(Mapping&)>;
+
+  // Duplicates the descriptor. Throws Error.
+  WritableArena(int fd, Made made);
   ~WritableArena();
   WritableArena(const WritableArena&) = delete;
   WritableArena& operator=(const WritableArena&) = delete;
@@ -25,7 +29,7 @@ class WritableArena {
 
  private:
   int fd_;
-  bool populate_;
+  Made made_;
   std::mutex mutex_;
   Mapping memory_;
 };
