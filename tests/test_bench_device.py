@@ -115,7 +115,9 @@ def test_a_copy_that_is_wrong_fails_the_command(
 ) -> None:
     right = CopyCase.copy
 
-    def wrong(case: CopyCase, batch: device_ways.Batch, way: str, thresholds: _native.CopyThresholds) -> float:
+    def wrong(
+        case: CopyCase, batch: device_ways.Batch, way: str, thresholds: _native.CopyThresholds, repeats: int = 1
+    ) -> float:
         dst, src, sizes = batch.dst.copy(), batch.src.copy(), batch.sizes.copy()
         if way == "kernel":
             if fault == "lost":
@@ -216,12 +218,12 @@ def test_copies_run_during_all_of_a_series(emulated: Emulated) -> None:
 
 def test_rates_count_what_lies_between_two_times() -> None:
     loop = CopyLoop.__new__(CopyLoop)
-    loop._nbytes, loop._copies = 10**9, [(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)]
+    loop._nbytes, loop._calls = 10**9, [(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)]
     assert loop.gbps(1.0, 3.0) == pytest.approx((0.5 + 1 + 0.5) / 2)
     assert loop.gbps(0.0, 4.0) == pytest.approx(3 / 4)
-    assert loop.during_all(0.5, 3.5)
-    assert not loop.during_all(0.5, 4.5)
-    assert not loop.during_all(-0.5, 3.5)
+    assert loop.during_all(2.5, 3.5)
+    assert not loop.during_all(2.5, 4.5)
+    assert not loop.during_all(1.5, 3.5)
 
 
 def test_a_copy_that_fails_beside_products_is_raised(emulated: Emulated) -> None:

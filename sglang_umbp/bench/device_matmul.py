@@ -17,8 +17,8 @@ from .device_shapes import CopyShape, place
 from .device_ways import Batch, CopyCase, grid_of
 from .errors import BenchArgumentsError, MeasurementError
 
-SERIES = 40
-IN_FLIGHT = 2  # copies at once, as layers that are restored one after another have
+SERIES = 80
+REPEATS = 4  # copies of one call into native code: between two of them lie microseconds, between two calls more
 DMA_PIECE_NBYTES = 32 << 20
 START_TIMEOUT_S = 60.0
 
@@ -36,8 +36,8 @@ class MatmulCase:
 @dataclass
 class MatmulFigures:
     """alone_ms and beside_ms: of one product, a figure a series; alone is measured before and after each series that
-    has company. gbps: of the copies while such a series ran. during_all: copies were under way when it began and when
-    it ended.
+    has company. gbps: of the copies while such a series ran. during_all: copies followed one another from before each
+    such series until after it.
     """
 
     case: MatmulCase
@@ -79,60 +79,52 @@ class Products:
 
 
 class CopyLoop:
-    """Copies on IN_FLIGHT threads, each one after another, from before the context begins until after its end."""
+    """Copies on a thread, one after another, from before the context begins until after its end."""
 
     def __init__(self, case: CopyCase, batch: Batch, way: str) -> None:
         self._case, self._batch, self._way = case, batch, way
-        self._nbytes = int(batch.sizes.sum())
-        self._threads = [threading.Thread(target=self._run) for _ in range(IN_FLIGHT)]
-        self._started = [threading.Event() for _ in self._threads]
-        self._waiting = list(self._started)
-        self._stop = threading.Event()
-        self._errors: list[Exception] = []
-        self._copies: list[tuple[float, float]] = []  # begin and end of each
+        self._nbytes = REPEATS * int(batch.sizes.sum())
+        self._thread = threading.Thread(target=self._run)
+        self._started, self._stop = threading.Event(), threading.Event()
+        self._error: Exception | None = None
+        self._calls: list[tuple[float, float]] = []  # begin and end of each
 
     def __enter__(self) -> CopyLoop:
-        for thread in self._threads:
-            thread.start()
-        try:
-            if not all(started.wait(START_TIMEOUT_S) for started in self._started):
-                raise MeasurementError(f"no copy ended within {START_TIMEOUT_S:.0f} s")
-        except BaseException:
+        self._thread.start()
+        if not self._started.wait(START_TIMEOUT_S):
             self._end()
-            raise
+            raise MeasurementError(f"no copy ended within {START_TIMEOUT_S:.0f} s")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
-        if self._errors:
-            raise self._errors[0]
+        if self._error is not None:
+            raise self._error
 
     def _end(self) -> None:
         self._stop.set()
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
 
     def _run(self) -> None:
-        started = self._waiting.pop()
         try:
             while not self._stop.is_set():
                 begun = perf_counter()
-                self._case.copy(self._batch, self._way, self._case.usual)
-                self._copies.append((begun, perf_counter()))
-                started.set()
+                self._case.copy(self._batch, self._way, self._case.usual, REPEATS)
+                self._calls.append((begun, perf_counter()))
+                self._started.set()
         except Exception as error:  # handed to the thread that waits in __exit__
-            self._errors.append(error)
+            self._error = error
         finally:
-            started.set()
+            self._started.set()
 
     def gbps(self, begun: float, ended: float) -> float:
-        """Between two times; of a copy that is under way then, as much as of its time lies between them."""
-        shares = (max(0.0, min(end, ended) - max(begin, begun)) / (end - begin) for begin, end in self._copies)
+        """Between two times; of a call that is under way then, as much as of its time lies between them."""
+        shares = (max(0.0, min(end, ended) - max(begin, begun)) / (end - begin) for begin, end in self._calls)
         return self._nbytes * sum(shares) / (ended - begun) / 1e9
 
     def during_all(self, begun: float, ended: float) -> bool:
-        """Whether copies were under way at both times."""
-        return all(any(begin <= at <= end for begin, end in self._copies) for at in (begun, ended))
+        """Whether copies were under way from before the first time until after the second."""
+        return bool(self._calls) and self._calls[0][1] <= begun and self._calls[-1][1] >= ended
 
 
 def load_torch(device: int) -> Any:

@@ -84,12 +84,12 @@ class CopyCase:
         sizes = self._places.sizes()
         return Batch(device_at, host_at, sizes) if self.direction == TO_DEVICE else Batch(host_at, device_at, sizes)
 
-    def copy(self, batch: Batch, way: str, thresholds: CopyThresholds) -> float:
-        """One copy; its seconds."""
+    def copy(self, batch: Batch, way: str, thresholds: CopyThresholds, repeats: int = 1) -> float:
+        """One copy, or several, one after another; the seconds of all."""
         self._copier.thresholds = thresholds
-        return 1e-9 * self._copier.copy(
-            batch.dst, batch.src, batch.sizes, self.direction, way, fragments=self._places.shape.fragments
-        )
+        fragments = self._places.shape.fragments
+        dst, src, sizes = batch.dst, batch.src, batch.sizes
+        return 1e-9 * self._copier.copy(dst, src, sizes, self.direction, way, fragments=fragments, repeats=repeats)
 
     def runners(self, lifted_grid: int | None) -> dict[str, tuple[Batch, str, CopyThresholds]]:
         """What every way copies, how, and under which thresholds."""
