@@ -75,7 +75,8 @@ def test_device_writes_every_documented_key(
         assert set(case["ways"]) - {"cap_lifted"} == WAYS
         assert ("cap_lifted" in case["ways"]) == (case["pattern"] == "scattered")
         for way in case["ways"].values():
-            assert set(way["ms"]) == set(way["submit_us"]) == SPREAD
+            assert set(way["ms"]) == set(way["python_ms"]) == set(way["submit_us"]) == SPREAD
+            assert way["ms"]["median"] <= way["python_ms"]["median"]
             assert 0 < way["gbps_min"] <= way["gbps"] <= way["gbps_max"]
             assert (way["grid"] > 0) == (way["way"] in ("kernel", "bulk"))
         assert (
@@ -114,7 +115,9 @@ def test_a_copy_that_is_wrong_fails_the_command(
 ) -> None:
     right = CopyCase.copy
 
-    def wrong(case: CopyCase, batch: device_ways.Batch, way: str, thresholds: _native.CopyThresholds) -> None:
+    def wrong(
+        case: CopyCase, batch: device_ways.Batch, way: str, thresholds: _native.CopyThresholds, repeats: int = 1
+    ) -> float:
         dst, src, sizes = batch.dst.copy(), batch.src.copy(), batch.sizes.copy()
         if way == "kernel":
             if fault == "lost":
@@ -123,7 +126,7 @@ def test_a_copy_that_is_wrong_fails_the_command(
                 src[0] += np.uint64(1)
             else:
                 dst[-1] += np.uint64(8)
-        right(case, device_ways.Batch(dst, src, sizes), way, thresholds)
+        return right(case, device_ways.Batch(dst, src, sizes), way, thresholds)
 
     monkeypatch.setattr(CopyCase, "copy", wrong)
     path = tmp_path / "out.json"
@@ -211,6 +214,16 @@ def test_copies_run_during_all_of_a_series(emulated: Emulated) -> None:
         assert each.slowdown == 1.0
         assert min(each.gbps) > 0
     memory.free()
+
+
+def test_rates_count_what_lies_between_two_times() -> None:
+    loop = CopyLoop.__new__(CopyLoop)
+    loop._nbytes, loop._calls = 10**9, [(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)]
+    assert loop.gbps(1.0, 3.0) == pytest.approx((0.5 + 1 + 0.5) / 2)
+    assert loop.gbps(0.0, 4.0) == pytest.approx(3 / 4)
+    assert loop.during_all(2.5, 3.5)
+    assert not loop.during_all(2.5, 4.5)
+    assert not loop.during_all(1.5, 3.5)
 
 
 def test_a_copy_that_fails_beside_products_is_raised(emulated: Emulated) -> None:

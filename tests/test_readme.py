@@ -38,7 +38,9 @@ def test_troubleshooting_has_ten_problems_each_with_cause_and_cure():
 
 
 def test_settings_named_in_the_documents_exist():
-    text = README + "".join((ROOT / "docs" / name).read_text() for name in ("troubleshooting.md", "sglang.md"))
+    text = README + "".join(
+        (ROOT / "docs" / name).read_text() for name in ("troubleshooting.md", "sglang.md", "device.md")
+    )
     abouts = [PoolSettings.about(field.name) for field in dataclasses.fields(PoolSettings)]
     abouts += [extra_config.about(field.name) for field in dataclasses.fields(extra_config.ConnectorSettings)]
     known = {variable for about in abouts for variable in about.variables}
@@ -53,13 +55,20 @@ def test_extra_configs_in_the_documents_are_allowed():
         extra_config.read_settings(json.loads(config), {})
 
 
-@pytest.mark.parametrize("command", ["probe restore", "bench connector"])
+TABLES = {
+    "probe restore": ("sglang.md", "probe restore`\n", set()),
+    "bench connector": ("benchmarks.md", "**connector**", {"--seed", "--json", "--cache-bytes"}),
+    "bench device": ("device.md", "bench device`\n", set()),
+}
+"""Where each command's arguments are: document, words before the table, arguments that are described elsewhere."""
+
+
+@pytest.mark.parametrize("command", TABLES)
 def test_arguments_of_a_command_are_those_of_its_table(command):
-    document = "sglang.md" if command.startswith("probe") else "benchmarks.md"
+    document, before, common = TABLES[command]
     text = (ROOT / "docs" / document).read_text()
-    section = text[text.index("probe restore`\n" if command.startswith("probe") else "**connector**") :]
+    section = text[text.index(before) :]
     table = section[section.index("| argument") : section.index("| key of")]
-    common = set() if command.startswith("probe") else {"--seed", "--json", "--cache-bytes"}
     named = {flag for row in re.findall(r"^\|(.*?)\|", table, re.M) for flag in re.findall(r"--[a-z][a-z-]*", row)}
     assert named | common == flags_of(command) - {"--help"}
 

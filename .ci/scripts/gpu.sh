@@ -45,11 +45,11 @@ timeout 80 "$pytest" -c "$work/pytest.ini" --rootdir "$root/tests" -p no:benchma
 bench() { timeout "$1" "$python" -m sglang_umbp bench "$2" --json "$out/$3.json" $4 || failed 4 "bench $2"; }
 beside=$("$python" -c 'import torch; print("--beside-matmul" if torch.cuda.is_available() else "")' 2>/dev/null)
 say "copies"
-bench 110 device device "--device auto $beside"
+bench 150 device device "--device auto $beside"
 say "restores"
 bench 40 restore restore "--device auto --offload-ranks 4 --requests 60"
 say "restores, every byte checked"
-bench 40 restore restore-verified "--device auto --offload-ranks 2 --requests 6 --memory-mib 2048 --verify"
+bench 40 restore restore-verified "--device auto --offload-ranks 2 --requests 6 --memory-mib 3072 --verify"
 say "done"
 "$python" "$root/.ci/scripts/gpu_table.py" "$out"
 exit $code

@@ -151,6 +151,7 @@ def _way_json(case: CaseFigures, way: WayFigures) -> Json:
         "gbps_min": round(case.shape.nbytes / times.max / 1e9, 3),
         "gbps_max": round(case.shape.nbytes / times.min / 1e9, 3),
         "ms": times.scaled(1e3).as_dict(),
+        "python_ms": summarize(way.python_seconds).scaled(1e3).as_dict(),
         "submit_us": summarize(way.submit_us).as_dict(),
         "descriptors": way.descriptors,
         "runtime_calls": way.runtime_calls,

@@ -17,7 +17,8 @@ from .device_shapes import CopyShape, place
 from .device_ways import Batch, CopyCase, grid_of
 from .errors import BenchArgumentsError, MeasurementError
 
-SERIES = 20
+SERIES = 80
+REPEATS = 4  # copies of one call into native code: between two of them lie microseconds, between two calls more
 DMA_PIECE_NBYTES = 32 << 20
 START_TIMEOUT_S = 60.0
 
@@ -35,7 +36,8 @@ class MatmulCase:
 @dataclass
 class MatmulFigures:
     """alone_ms and beside_ms: of one product, a figure a series; alone is measured before and after each series that
-    has company. during_all: the copies began before every such series and ended after it.
+    has company. gbps: of the copies while such a series ran. during_all: copies followed one another from before each
+    such series until after it.
     """
 
     case: MatmulCase
@@ -77,50 +79,52 @@ class Products:
 
 
 class CopyLoop:
-    """Copies one after another on a thread, without a pause, from before the context begins until after its end."""
+    """Copies on a thread, one after another, from before the context begins until after its end."""
 
     def __init__(self, case: CopyCase, batch: Batch, way: str) -> None:
         self._case, self._batch, self._way = case, batch, way
+        self._nbytes = REPEATS * int(batch.sizes.sum())
         self._thread = threading.Thread(target=self._run)
         self._started, self._stop = threading.Event(), threading.Event()
         self._error: Exception | None = None
-        self._ends: list[float] = []
-        self.first_start = 0.0
+        self._calls: list[tuple[float, float]] = []  # begin and end of each
 
     def __enter__(self) -> CopyLoop:
         self._thread.start()
         if not self._started.wait(START_TIMEOUT_S):
+            self._end()
             raise MeasurementError(f"no copy ended within {START_TIMEOUT_S:.0f} s")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._end()
         if self._error is not None:
             raise self._error
 
+    def _end(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
     def _run(self) -> None:
         try:
-            self.first_start = perf_counter()
             while not self._stop.is_set():
-                self._case.copy(self._batch, self._way, self._case.usual)
-                self._ends.append(perf_counter())
+                begun = perf_counter()
+                self._case.copy(self._batch, self._way, self._case.usual, REPEATS)
+                self._calls.append((begun, perf_counter()))
                 self._started.set()
         except Exception as error:  # handed to the thread that waits in __exit__
             self._error = error
         finally:
             self._started.set()
 
-    def gbps(self) -> float:
-        """Of the copies after the first one."""
-        if len(self._ends) < 2:
-            return 0.0
-        nbytes = int(self._batch.sizes.sum()) * (len(self._ends) - 1)
-        return nbytes / (self._ends[-1] - self._ends[0]) / 1e9
+    def gbps(self, begun: float, ended: float) -> float:
+        """Between two times; of a call that is under way then, as much as of its time lies between them."""
+        shares = (max(0.0, min(end, ended) - max(begin, begun)) / (end - begin) for begin, end in self._calls)
+        return self._nbytes * sum(shares) / (ended - begun) / 1e9
 
-    @property
-    def last_end(self) -> float:
-        return self._ends[-1]
+    def during_all(self, begun: float, ended: float) -> bool:
+        """Whether copies were under way from before the first time until after the second."""
+        return bool(self._calls) and self._calls[0][1] <= begun and self._calls[-1][1] >= ended
 
 
 def load_torch(device: int) -> Any:
@@ -180,5 +184,5 @@ def _sample(products: Products, copies: CopyCase, batch: Batch, figures: MatmulF
         ended = perf_counter()
     figures.alone_ms.append(products.series_ms())
     figures.beside_ms.append(beside_ms)
-    figures.gbps.append(loop.gbps())
-    figures.during_all &= loop.first_start < begun and loop.last_end >= ended
+    figures.gbps.append(loop.gbps(begun, ended))
+    figures.during_all &= loop.during_all(begun, ended)

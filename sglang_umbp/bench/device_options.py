@@ -16,7 +16,7 @@ from .subcommand import Subparsers
 
 PARTS = ("table", "scattered", "call")
 SCATTERED = "126976x1728,122880x8448,24000x37440"
-_MATMUL_NBYTES = 800_000_000
+_MATMUL_NBYTES = 200_000_000  # a few milliseconds: a copy that begins or ends in a series is a small part of it
 _MOST_FRAGMENTS, _MOST_NBYTES = 1 << 24, 1 << 30
 
 

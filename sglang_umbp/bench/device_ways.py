@@ -21,11 +21,13 @@ _STEPS = (4096, 16384, 65536)  # mean bytes of a run: where the copier's tables 
 
 @dataclass
 class WayFigures:
-    """One way's samples. descriptors and runtime_calls: of one copy. taken: what served it; grid: its thread blocks,
-    0 for DMA.
+    """One way's samples. seconds: from the first look at the runs to the last byte; python_seconds: of the call from
+    Python, which reads three arrays first. descriptors and runtime_calls: of one copy. taken: what served it; grid:
+    its thread blocks, 0 for DMA.
     """
 
     seconds: list[float] = field(default_factory=list)
+    python_seconds: list[float] = field(default_factory=list)
     submit_us: list[float] = field(default_factory=list)
     descriptors: int = 0
     runtime_calls: int = 0
@@ -82,11 +84,12 @@ class CopyCase:
         sizes = self._places.sizes()
         return Batch(device_at, host_at, sizes) if self.direction == TO_DEVICE else Batch(host_at, device_at, sizes)
 
-    def copy(self, batch: Batch, way: str, thresholds: CopyThresholds) -> None:
+    def copy(self, batch: Batch, way: str, thresholds: CopyThresholds, repeats: int = 1) -> float:
+        """One copy, or several, one after another; the seconds of all."""
         self._copier.thresholds = thresholds
-        self._copier.copy(
-            batch.dst, batch.src, batch.sizes, self.direction, way, fragments=self._places.shape.fragments
-        )
+        fragments = self._places.shape.fragments
+        dst, src, sizes = batch.dst, batch.src, batch.sizes
+        return 1e-9 * self._copier.copy(dst, src, sizes, self.direction, way, fragments=fragments, repeats=repeats)
 
     def runners(self, lifted_grid: int | None) -> dict[str, tuple[Batch, str, CopyThresholds]]:
         """What every way copies, how, and under which thresholds."""
@@ -104,11 +107,11 @@ class CopyCase:
         return self._memory.wrong_bytes(self.direction, self._places)
 
     def timed(self, figures: WayFigures, batch: Batch, way: str, thresholds: CopyThresholds) -> float:
-        """Seconds of one copy, from Python call to the return; its counters go to `figures`."""
+        """Seconds of one copy; its counters go to `figures`."""
         before = self._copier.totals()
         start_ns = perf_counter_ns()
-        self.copy(batch, way, thresholds)
-        seconds = (perf_counter_ns() - start_ns) / 1e9
+        seconds = self.copy(batch, way, thresholds)
+        figures.python_seconds.append((perf_counter_ns() - start_ns) / 1e9)
         after = self._copier.totals()
         figures.descriptors = after["descriptors"] - before["descriptors"]
         figures.runtime_calls = after["calls"] - before["calls"]
@@ -154,6 +157,7 @@ def measure_case(
         for name, seconds in interleaved(lambda: timed, samples, warm_up=1).items():
             figures[name].seconds = seconds
             figures[name].submit_us = figures[name].submit_us[-samples:]
+            figures[name].python_seconds = figures[name].python_seconds[-samples:]
     finally:
         copier.thresholds = case.usual
     return CaseFigures(shape, direction, len(case.joined.sizes), case.plan_us, figures)
