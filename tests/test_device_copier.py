@@ -55,18 +55,18 @@ COPIER_PLANTS = {
     "an argument for more than it holds": ("device_copier.cpp", "if (!source.finished()) return false;", ""),
     "a stream that is not waited for": (
         "device_lane.cpp",
-        "    api_.wait_event(device_, stream_.get(), before_.get());\n",
+        "    api_.wait_event(device_, active_, before_.get());\n",
         "",
     ),
     "an event that is not waited for": (
         "device_lane.cpp",
-        "if (order.event != nullptr) api_.wait_event(device_, stream_.get(), order.event);",
+        "if (order.event != nullptr) api_.wait_event(device_, active_, order.event);",
         "",
     ),
     "an end that is not waited for": ("device_lane.cpp", "  api_.synchronize_event(device_, end_.get());\n", ""),
     "a long copy whose end is not marked": (
         "device_lane.cpp",
-        "  if (end_is_marked_) api_.record_event(device_, end_.get(), stream_.get());\n",
+        "  if (end_is_marked_) api_.record_event(device_, end_.get(), active_);\n",
         "",
     ),
     "bulk copies of what is not aligned": ("device_chooser.cpp", "&& shape.aligned)", "&& (shape.aligned || true))"),

@@ -22,7 +22,12 @@ void pause_a_little() {
 }  // namespace
 
 DeviceLane::DeviceLane(DeviceApi& api, int device)
-    : api_(api), device_(device), own_(api, device, true), active_(own_.get()), end_(api, device), before_(api, device) {}
+    : api_(api),
+      device_(device),
+      own_(api, device, true),
+      active_(own_.get()),
+      end_(api, device),
+      before_(api, device) {}
 
 void DeviceLane::begin(StreamHandle shared) {
   shared_ = shared != nullptr;
