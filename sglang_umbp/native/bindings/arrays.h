@@ -36,14 +36,20 @@ OutputArray<T> to_array(std::vector<T> values) {
   return OutputArray<T>(kept->data(), {kept->size()}, owner);
 }
 
-// Throws InvalidBatch if the lengths differ.
-inline std::vector<Run> to_runs(const InputArray<uint64_t>& dst, const InputArray<uint64_t>& src,
-                                const InputArray<uint64_t>& sizes) {
+// Into `runs`, whose memory is used again. Throws InvalidBatch if the lengths differ.
+inline void to_runs_in(std::vector<Run>& runs, const InputArray<uint64_t>& dst, const InputArray<uint64_t>& src,
+                       const InputArray<uint64_t>& sizes) {
   check_length(dst, "dst", src.shape(0));
   check_length(sizes, "sizes", src.shape(0));
-  std::vector<Run> runs(src.shape(0));
-  for (size_t i = 0; i < runs.size(); ++i)
-    runs[i] = {src.data()[i], dst.data()[i], sizes.data()[i]};
+  runs.resize(src.shape(0));
+  const uint64_t *from = src.data(), *to = dst.data(), *nbytes = sizes.data();
+  for (size_t i = 0; i < runs.size(); ++i) runs[i] = {from[i], to[i], nbytes[i]};
+}
+
+inline std::vector<Run> to_runs(const InputArray<uint64_t>& dst, const InputArray<uint64_t>& src,
+                                const InputArray<uint64_t>& sizes) {
+  std::vector<Run> runs;
+  to_runs_in(runs, dst, src, sizes);
   return runs;
 }
 

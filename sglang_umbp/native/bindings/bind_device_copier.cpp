@@ -49,7 +49,9 @@ std::unique_ptr<DeviceCopier> make_copier(std::shared_ptr<DeviceApi> api, int de
 uint64_t copy(DeviceCopier& copier, const InputArray<uint64_t>& dst, const InputArray<uint64_t>& src,
           const InputArray<uint64_t>& sizes, const std::string& direction, const std::string& way, uint64_t stream,
           uint64_t event, std::optional<size_t> fragments, unsigned repeats) {
-  const std::vector<Run> runs = to_runs(dst, src, sizes);
+  // Kept, because the pages of a new one cost a large copy more time than its arithmetic does.
+  static thread_local std::vector<Run> runs;
+  to_runs_in(runs, dst, src, sizes);
   const auto to = to_enum<CopyDirection>(direction, kDirections, "direction");
   const auto by = to_enum<CopyWay>(way, kWays, "way");
   const ReleasedGil no_gil;

@@ -33,9 +33,13 @@ class Bench {
   explicit Bench(DeviceCopier& copier)
       : copier_(copier),
         before_(copier.thresholds()),
+        totals_(copier.totals()),
         pinned_(copier.api(), copier.device(), kBufferBytes),
         device_(copier.api(), copier.device(), kBufferBytes) {}
-  ~Bench() { copier_.set_thresholds(before_); }
+  ~Bench() {
+    copier_.set_thresholds(before_);
+    copier_.set_totals(totals_);
+  }
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
@@ -90,6 +94,7 @@ class Bench {
 
   DeviceCopier& copier_;
   CopyThresholds before_;
+  DeviceCopyTotals totals_;
   PinnedBlock pinned_;
   DeviceBlock device_;
 };

@@ -19,7 +19,8 @@ GridTime fewest_blocks(std::span<const GridTime> times);
 
 // Thresholds out of about 300 scattered copies of 8 MiB, in about 100 ms; what the copier has is the start (its
 // grid_cap is kept), and stays if there are no kernels. Needs 16 MiB of pinned and 16 MiB of device memory meanwhile.
-// Nobody else may use the copier until it returns. The copier keeps the thresholds that it had. Throws DeviceError.
+// Nobody else may use the copier until it returns. The copier keeps the thresholds and
+// the totals that it had. Throws DeviceError.
 CopyThresholds calibrate(DeviceCopier& copier);
 
 }  // namespace umbp

@@ -92,7 +92,7 @@ class Submission {
       : api_(api), device_(device), kernels_(kernels), lane_(lane), runs_(runs), choosing_(choosing) {}
 
   void put(CopyWay asked) {
-    const PlanShape shape = shape_of(window(0, 0));
+    const PlanShape shape = shape_of(window(0));
     const CopyChoice choice = choosing_.choose(shape, asked);
     way_ = choice.way;
     switch (choice.way) {
@@ -122,8 +122,8 @@ class Submission {
     uint32_t largest_part;
   };
 
-  std::span<const Run> window(size_t first, size_t block) const {
-    return runs_.subspan(first, std::min(DeviceLane::window_runs(block), runs_.size() - first));
+  std::span<const Run> window(size_t first) const {
+    return runs_.subspan(first, std::min(DeviceLane::kWindowRuns, runs_.size() - first));
   }
 
   KernelShape plain_shape(FunctionHandle function) const {
@@ -141,7 +141,7 @@ class Submission {
     }
     size_t block = 0;
     for (size_t first = 0; first < runs_.size();) {
-      const auto runs = window(first, block);
+      const auto runs = window(first);
       const PlanShape shape = first == 0 ? first_shape : shape_of(runs);
       put_window(runs, shape, first == 0 ? first_choice : choosing_.choose(shape, first_choice.way), &block);
       first += runs.size();
@@ -169,13 +169,18 @@ class Submission {
     for (; !source.finished(); ++*block) {
       CopyCut part = cut.cut;
       CopyPiece* const room = lane_.plan_block(*block);
-      part.count = static_cast<uint32_t>(source.fill(room, DeviceLane::block_pieces(*block)));
-      uint64_t pieces = lane_.send_plan(*block, part.count);
-      ++calls_;
+      part.count = static_cast<uint32_t>(source.fill(room, DeviceLane::kBlockPieces));
+      uint64_t pieces = place_plan(*block, part.count);
       void* parameters[] = {&pieces, &part};
       launch(kernel, part, choice.grid, parameters);
     }
     bytes_ += shape.bytes;
+  }
+
+  uint64_t place_plan(size_t block, size_t count) {
+    if (choosing_.direction == CopyDirection::kHostToDevice) return lane_.plan_alias(block);
+    ++calls_;
+    return lane_.send_plan(block, count);
   }
 
   void launch(const KernelShape& kernel, const CopyCut& cut, unsigned grid, void** parameters) {
@@ -236,6 +241,7 @@ struct DeviceCopier::State {
       : api(std::move(runtime)),
         device(number),
         kernels(*api, number, image),
+        outward(*api, number, false),
         max_lanes(std::max(1u, lanes)),
         thresholds(first_thresholds) {}
 
@@ -290,6 +296,9 @@ struct DeviceCopier::State {
   const std::shared_ptr<DeviceApi> api;
   const int device;
   const Kernels kernels;
+  // All copies to the host, one after the other: more of them at once are no faster, and fill the way on which the
+  // requests of copies to the device travel.
+  const DeviceStream outward;
   const unsigned max_lanes;
   std::mutex mutex;
   std::condition_variable returned;
@@ -313,6 +322,7 @@ DeviceCopier::Ticket DeviceCopier::submit(std::span<const Run> runs, size_t frag
   try {
     Submission submission(*state_->api, state_->device, state_->kernels, *lane, runs, choosing);
     const auto begin = Clock::now();
+    lane->begin(direction == CopyDirection::kDeviceToHost ? state_->outward.get() : nullptr);
     lane->order_after(after);
     submission.put(way);
     lane->mark_end(expected_time(submission.bytes()));
@@ -340,6 +350,11 @@ CopyThresholds DeviceCopier::thresholds() const { return state_->current_thresho
 bool DeviceCopier::has_kernels() const { return state_->abilities().kernels; }
 
 bool DeviceCopier::has_bulk_kernel() const { return state_->abilities().bulk; }
+
+void DeviceCopier::set_totals(const DeviceCopyTotals& totals) {
+  const std::lock_guard guard(state_->mutex);
+  state_->totals = totals;
+}
 
 void DeviceCopier::set_thresholds(const CopyThresholds& thresholds) {
   const std::lock_guard guard(state_->mutex);

@@ -22,49 +22,58 @@ void pause_a_little() {
 }  // namespace
 
 DeviceLane::DeviceLane(DeviceApi& api, int device)
-    : api_(api), device_(device), stream_(api, device, true), end_(api, device), before_(api, device) {}
+    : api_(api), device_(device), own_(api, device, true), active_(own_.get()), end_(api, device), before_(api, device) {}
+
+void DeviceLane::begin(StreamHandle shared) {
+  shared_ = shared != nullptr;
+  active_ = shared_ ? shared : own_.get();
+}
 
 void DeviceLane::order_after(const CopyOrder& order) {
   if (order.stream != nullptr) {
     api_.record_event(device_, before_.get(), order.stream);
-    api_.wait_event(device_, stream_.get(), before_.get());
+    api_.wait_event(device_, active_, before_.get());
   }
-  if (order.event != nullptr) api_.wait_event(device_, stream_.get(), order.event);
+  if (order.event != nullptr) api_.wait_event(device_, active_, order.event);
 }
 
 CopyPiece* DeviceLane::plan_block(size_t i) {
   while (blocks_.size() <= i) {
-    const uint64_t nbytes = block_pieces(blocks_.size()) * sizeof(CopyPiece);
-    blocks_.push_back(std::make_unique<PlanBlock>(api_, device_, nbytes));
+    blocks_.push_back(std::make_unique<PlanBlock>(api_, device_, kBlockPieces * sizeof(CopyPiece)));
   }
   return static_cast<CopyPiece*>(blocks_[i]->pinned.memory());
 }
 
 uint64_t DeviceLane::send_plan(size_t i, size_t n) {
   const PlanBlock& block = *blocks_[i];
-  api_.copy_async(device_, block.sent.address(), block.pinned.alias(), n * sizeof(CopyPiece), stream_.get());
+  api_.copy_async(device_, block.sent.address(), block.pinned.alias(), n * sizeof(CopyPiece), active_);
   return block.sent.address();
 }
 
 void DeviceLane::mark_end(std::chrono::nanoseconds expected) {
   asked_until_ = Clock::now() + expected * 3 / 2 + kPatience;
-  end_is_marked_ = expected > kLongestAsked;
-  if (end_is_marked_) api_.record_event(device_, end_.get(), stream_.get());
+  blocks_at_once_ = expected > kLongestAsked;
+  end_is_marked_ = shared_ || blocks_at_once_;
+  if (end_is_marked_) api_.record_event(device_, end_.get(), active_);
 }
 
 void DeviceLane::wait() {
-  if (!end_is_marked_) {
+  if (!blocks_at_once_) {
     do {
-      if (api_.is_stream_done(device_, stream_.get())) return;
+      if (is_done()) return;
       pause_a_little();
     } while (Clock::now() < asked_until_);
-    api_.record_event(device_, end_.get(), stream_.get());
+    if (!end_is_marked_) api_.record_event(device_, end_.get(), active_);
   }
   api_.synchronize_event(device_, end_.get());
 }
 
+bool DeviceLane::is_done() {
+  return end_is_marked_ ? api_.is_event_done(device_, end_.get()) : api_.is_stream_done(device_, active_);
+}
+
 void DeviceLane::drain() {
-  end_quietly([this] { api_.synchronize_stream(device_, stream_.get()); });
+  end_quietly([this] { api_.synchronize_stream(device_, active_); });
 }
 
 }  // namespace umbp

@@ -15,27 +15,31 @@ namespace umbp {
 
 class DeviceLane {
  public:
-  // Runs of one launch, the i-th of a copy: the device begins with the first ones while the others are planned. More in
-  // one launch, because between two of them it has nothing to do for some 30 us, and beside other kernels waits for
-  // room.
-  static constexpr size_t window_runs(size_t i) { return i == 0 ? 16384 : 131072; }
+  // Runs of one launch: the device copies them (0.6 ms, if they are of 2 KB) while the next ones are planned.
+  static constexpr size_t kWindowRuns = 16384;
   // Pieces of one launch at most. Runs are split where they are longer than twice their mean, which makes at most half
   // as many pieces more: one launch is enough for a window.
-  static constexpr size_t block_pieces(size_t i) { return window_runs(i) / 2 * 3; }
+  static constexpr size_t kBlockPieces = kWindowRuns / 2 * 3;
 
   DeviceLane(DeviceApi& api, int device);
   DeviceLane(const DeviceLane&) = delete;
   DeviceLane& operator=(const DeviceLane&) = delete;
 
-  StreamHandle stream() const { return stream_.get(); }
+  // Begins a copy in this lane's own stream, or (not null) in one that lanes share.
+  void begin(StreamHandle shared);
+  // The stream of the copy that was begun.
+  StreamHandle stream() const { return active_; }
 
   // What is put into the stream from now on waits for `order`.
   void order_after(const CopyOrder& order);
 
-  // Room for block_pieces(i) pieces: block number `i` of this copy. Kept for the next ones.
+  // Room for kBlockPieces pieces: block number `i` of this copy. Kept for the next ones.
   CopyPiece* plan_block(size_t i);
-  // Puts the first n pieces of that block into device memory, in the stream's order; where the device finds them. A
-  // kernel that reads its plan from host memory needs three times the blocks to write at the same rate.
+  // Where the device finds the pieces of that block in host memory. Reading them there takes time that a kernel which
+  // reads host memory anyhow hides.
+  uint64_t plan_alias(size_t i) const { return blocks_[i]->pinned.alias(); }
+  // The same in device memory, where they are put first, in the stream's order: a kernel that writes to host memory
+  // would need three times the blocks otherwise.
   uint64_t send_plan(size_t i, size_t n);
 
   // The copy's last work is in the stream; it should need about `expected`.
@@ -47,9 +51,13 @@ class DeviceLane {
   void drain();
 
  private:
+  bool is_done();
+
   DeviceApi& api_;
   int device_;
-  DeviceStream stream_;
+  DeviceStream own_;
+  StreamHandle active_;
+  bool shared_ = false;
   DeviceEvent end_;
   DeviceEvent before_;
   struct PlanBlock {
@@ -59,6 +67,7 @@ class DeviceLane {
   };
   std::vector<std::unique_ptr<PlanBlock>> blocks_;
   std::chrono::steady_clock::time_point asked_until_;
+  bool blocks_at_once_ = false;
   bool end_is_marked_ = false;
 };
 
