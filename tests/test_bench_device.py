@@ -60,7 +60,7 @@ def test_device_writes_every_documented_key(
 ) -> None:
     report = report_of(tmp_path / "out.json", "device", "--device", emulated.fake.name, *TINY)
     assert set(report) == {
-        *("device", "kernels", "thresholds", "link_gbps", "table", "scattered", "call", "beside_matmul"),
+        *("device", "kernels", "thresholds", "link_gbps", "pool_gets", "table", "scattered", "call", "beside_matmul"),
         *("wrong_bytes", "failed_gets", "settings"),
     }
     assert report["device"]["runtime"] == emulated.fake.name
@@ -86,6 +86,8 @@ def test_device_writes_every_documented_key(
     assert runs["contiguous"] == runs["descending"] == 3  # one a region
     assert 3 < runs["runs_of_8"] <= 9
     assert runs["fragmented"] > 20
+    assert [(each["fragments"], each["fragment_bytes"]) for each in report["pool_gets"]] == [(40, 1728), (33, 777)]
+    assert all(min(each["gbps"].values()) > 0 for each in report["pool_gets"])
     assert set(report["call"]["us"]) == {"get_pages", "copier"}
     assert report["wrong_bytes"] == report["failed_gets"] == 0
     printed = capsys.readouterr().out

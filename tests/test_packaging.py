@@ -24,7 +24,7 @@ SDIST_TOP = {
     *("benchmarks", "docs", ".ci", "examples", "sglang_umbp", "tests"),
 }
 SOURCE_SUFFIXES = {
-    *(".cpp", ".cu", ".h", ".json", ".jsonl", ".md", ".py", ".pyi", ".service", ".sh", ".toml", ".txt", ".typed"),
+    *(".c", ".cpp", ".cu", ".h", ".json", ".jsonl", ".md", ".py", ".pyi", ".service", ".sh", ".toml", ".txt", ".typed"),
     "",
 }
 NATIVE_SUFFIXES = {".a", ".cpp", ".cmake", ".h", ".o", ".txt"}

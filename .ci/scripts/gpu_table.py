@@ -63,6 +63,13 @@ def call_rows(report: Json) -> Iterator[Row]:
             yield what, f"{us['median']:.1f} us ({us['min']:.1f}..{us['p99']:.1f})", "<= 25" if wanted else "", good
 
 
+def pool_rows(report: Json) -> Iterator[Row]:
+    for each in report["pool_gets"]:
+        gbps, us = each["gbps"]["get_pages"], each["us"]["get_pages"]
+        what = f"one get_pages of {each['fragments']} x {each['fragment_bytes']} B to the device"
+        yield what, f"{gbps:.1f} GB/s ({us['min'] / 1e3:.2f}..{us['max'] / 1e3:.2f} ms)", "", None
+
+
 def beside_rows(report: Json) -> Iterator[Row]:
     for each in report["beside_matmul"]:
         what = f"beside a matmul: {each['copy']} {NAMES[each['direction']]}, {each['way']} {each['grid']}"
@@ -110,7 +117,7 @@ def main(folder: Path) -> None:
         device = reports["device"]
         print(f"{device['device']['name']}, {device['device']['runtime']} {device['device']['version']}")
         print("thresholds", json.dumps(device["thresholds"]))
-        rows += [*table_rows(device), *call_rows(device), *beside_rows(device)]
+        rows += [*table_rows(device), *pool_rows(device), *call_rows(device), *beside_rows(device)]
     if "restore" in reports:
         rows += restore_rows(reports["restore"])
     rows += wrong_rows(reports)

@@ -21,23 +21,30 @@ from .pattern import SENTINEL
 from .targets import Rows
 from .workload import page_hash
 
-SETS = 8  # of pages and of rows: no call has the places of the one before
 WARM_UP = 20
 PIN_TIMEOUT_S = 60.0
-_MOST_LAYERS = 4
 _GUARD_NBYTES = 4096
 
 
 @dataclass(frozen=True)
 class CallShape:
-    """`fragments` of `fragment_nbytes`: pages of one to four layers, each layer a region of the device."""
+    """`fragments` of `fragment_nbytes`: pages of at most `most_layers` layers, each layer a region of the device.
+
+    sets: of pages and of rows, so that no call has the places of the one before.
+    """
 
     fragments: int
     fragment_nbytes: int
+    most_layers: int = 4
+    sets: int = 8
 
     @property
     def layers(self) -> int:
-        return max(count for count in range(1, _MOST_LAYERS + 1) if self.fragments % count == 0)
+        return max(count for count in range(1, self.most_layers + 1) if self.fragments % count == 0)
+
+    @property
+    def nbytes(self) -> int:
+        return self.fragments * self.fragment_nbytes
 
     @property
     def pages(self) -> int:
@@ -45,7 +52,7 @@ class CallShape:
 
     @property
     def rows(self) -> int:
-        return SETS * self.pages
+        return self.sets * self.pages
 
     @property
     def pitch(self) -> int:
@@ -99,7 +106,8 @@ class CallRig:
 
     def store(self) -> None:
         """Random bytes in every row, put into the pool from the device: page i is row i."""
-        words = self._random.integers(0, 256, self._shape.footprint, dtype=np.uint8)
+        count = -(-self._shape.footprint // 8)
+        words = self._random.integers(0, 1 << 63, count, dtype=np.uint64).view(np.uint8)[: self._shape.footprint]
         self._host.bytes[:] = words
         self._content = words
         self._whole(self._address, self._host.alias)
@@ -127,7 +135,7 @@ class CallRig:
 
     def runners(self) -> dict[str, Runner]:
         """The next set of pages, into rows in random order."""
-        shape, first = self._shape, self._turn % SETS * self._shape.pages
+        shape, first = self._shape, self._turn % self._shape.sets * self._shape.pages
         self._turn += 1
         pages = np.arange(first, first + shape.pages, dtype=np.int64)
         rows = self._random.permutation(shape.rows).astype(np.int64)[: shape.pages]
@@ -166,13 +174,15 @@ class CallRig:
         self._host.free()
 
 
-def measure_call(copier: DeviceCopier, api: DeviceApi, shape: CallShape, samples: int, seed: int) -> CallFigures:
+def measure_call(
+    copier: DeviceCopier, api: DeviceApi, shape: CallShape, samples: int, seed: int, warm_up: int = WARM_UP
+) -> CallFigures:
     """Both ways in turns, every page checked first. Raises DeviceError, MeasurementError."""
     figures = CallFigures(shape)
     with _rig(copier, api, shape, seed) as rig:
         rig.store()
         figures.wrong_bytes = rig.wrong_bytes()
-        figures.us = interleaved(rig.runners, samples, warm_up=WARM_UP)
+        figures.us = interleaved(rig.runners, samples, warm_up=warm_up)
         figures.failed = rig.failed
     return figures
 
@@ -181,7 +191,7 @@ def measure_call(copier: DeviceCopier, api: DeviceApi, shape: CallShape, samples
 def _rig(copier: DeviceCopier, api: DeviceApi, shape: CallShape, seed: int) -> Iterator[CallRig]:
     address = api.allocate_device(copier.device, shape.footprint)
     try:
-        with device_pool(api, 2 * shape.footprint) as pool:
+        with device_pool(api, shape.footprint + shape.footprint // 4) as pool:
             rig = CallRig(copier, api, pool, shape, address, seed)
             try:
                 await_pinned(pool)

@@ -36,6 +36,7 @@ class DeviceResult:
     table: list[CaseFigures] = field(default_factory=list)
     scattered: list[CaseFigures] = field(default_factory=list)
     call: CallFigures | None = None
+    pool_gets: list[CallFigures] = field(default_factory=list)
     link_gbps: dict[str, list[float]] = field(default_factory=dict)
     beside: list[MatmulFigures] = field(default_factory=list)
 
@@ -76,6 +77,9 @@ def measure(options: DeviceOptions, api: DeviceApi, torch: Any, say: Callable[[s
     if options.call is not None:
         say("small calls")
         result.call = measure_call(result.copier, api, options.call, options.calls, options.seed)
+    for shape in options.pool_shapes():
+        say(f"one call of a pool, {shape.fragments} fragments of {shape.fragment_nbytes} B")
+        result.pool_gets.append(measure_call(result.copier, api, shape, options.samples, options.seed, warm_up=1))
     if options.footprint:
         _measure_copies(result, torch, say)
     return result
@@ -103,6 +107,7 @@ def as_json(result: DeviceResult) -> Json:
     """The object that --json writes."""
     options, api = result.options, result.api
     cases = [*result.table, *result.scattered]
+    calls = [*result.pool_gets, *([] if result.call is None else [result.call])]
     wrong = sum(way.wrong_bytes for case in cases for way in case.ways.values())
     return {
         "device": {"runtime": api.name, "version": api.version, **api.properties(options.index)},
@@ -111,10 +116,11 @@ def as_json(result: DeviceResult) -> Json:
         "link_gbps": {name: summarize(samples).as_dict() for name, samples in result.link_gbps.items()},
         "table": [_case_json(case) for case in result.table],
         "scattered": [_case_json(case) for case in result.scattered],
+        "pool_gets": [_call_json(call) for call in result.pool_gets],
         "call": None if result.call is None else _call_json(result.call),
         "beside_matmul": [_beside_json(figures) for figures in result.beside],
-        "wrong_bytes": wrong + (result.call.wrong_bytes if result.call else 0),
-        "failed_gets": result.call.failed if result.call else 0,
+        "wrong_bytes": wrong + sum(call.wrong_bytes for call in calls),
+        "failed_gets": sum(call.failed for call in calls),
         "settings": {
             "samples": options.samples,
             "calls": options.calls,
@@ -167,6 +173,7 @@ def _call_json(call: CallFigures) -> Json:
         "fragment_bytes": call.shape.fragment_nbytes,
         "pages": call.shape.pages,
         "us": {name: summarize(samples).as_dict() for name, samples in call.us.items()},
+        "gbps": {name: round(call.shape.nbytes / summarize(us).median / 1e3, 3) for name, us in call.us.items()},
         "wrong_bytes": call.wrong_bytes,
         "failed": call.failed,
     }

@@ -37,6 +37,16 @@ class DeviceOptions:
     lifted_grid: int
     seed: int
 
+    def pool_shapes(self) -> list[CallShape]:
+        """The scattered shapes as one call of a pool each."""
+        return [CallShape(shape.fragments, shape.fragment_nbytes, most_layers=32, sets=1) for shape in self.scattered]
+
+    @property
+    def host_nbytes(self) -> int:
+        """Pinned at a time: both ends of a copy, or an arena and what it is filled and checked by."""
+        pools = [9 * shape.footprint // 4 for shape in self.pool_shapes()]
+        return max(2 * self.footprint, *pools, 0)
+
     @property
     def footprint(self) -> int:
         """Bytes a side of the largest shape, the copies beside products included."""
@@ -100,7 +110,7 @@ def options_from(parsed: argparse.Namespace) -> DeviceOptions:
         lifted_grid=parsed.lifted_grid,
         seed=parsed.seed,
     )
-    needed_mib = (2 * options.footprint >> 20) + 1
+    needed_mib = (options.host_nbytes >> 20) + 1
     if needed_mib > parsed.memory_mib:
         raise BenchArgumentsError(f"these shapes need {needed_mib} MiB; allowed: --memory-mib {parsed.memory_mib}")
     return options

@@ -18,6 +18,8 @@ def render(report: Json) -> str:
     for part in ("table", "scattered"):
         if report[part]:
             blocks.append("\n".join(aligned(_case_rows(report[part]))))
+    if report["pool_gets"]:
+        blocks.append("\n".join(_pool_line(each) for each in report["pool_gets"]))
     if report["beside_matmul"]:
         blocks.append("\n".join(aligned(_beside_rows(report["beside_matmul"]))))
     if report["call"]:
@@ -90,6 +92,14 @@ def _beside_row(each: Json) -> Row:
         f"{gbps['min']:.1f}..{gbps['max']:.1f}",
         "yes" if each["during_all"] else "NO",
     ]
+
+
+def _pool_line(each: Json) -> str:
+    pool, copier = each["gbps"]["get_pages"], each["gbps"]["copier"]
+    return (
+        f"one get_pages of {each['pages']} pages, {each['fragments']} x {each['fragment_bytes']} B: {pool:.1f} GB/s,"
+        f" the copier called from Python {copier:.1f}"
+    )
 
 
 def _call_line(call: Json) -> str:
