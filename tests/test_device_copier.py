@@ -14,12 +14,14 @@ from native_programs import (
     PROGRAMS,
     ROOT,
     SANITIZER_OPTIONS,
+    counts_in,
     program,
     program_with,
     run_program,
 )
 
-PLANS = 300
+PLANS = 30
+"""Random plans of a run; ten times as many under --soak."""
 KERNELS = ROOT / "sglang_umbp" / "device" / "kernels.cu"
 
 COPIER_PLANTS = {
@@ -92,9 +94,12 @@ KERNEL_PLANTS = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("variant", ["address", "thread"])
-def test_bytes_order_failures_lanes_and_choices_of_the_copier(variant):
-    assert "failures" in run_program(program("device_copier_checks", variant), PLANS, 1)
+def test_bytes_order_failures_lanes_and_choices_of_the_copier(variant, soak_scale, soak_report):
+    found = counts_in(run_program(program("device_copier_checks", variant), PLANS * soak_scale, 1))
+    soak_report(f"device copier under the {variant} sanitizer", **found)
+    assert found["failures"] > 0
 
 
 @pytest.mark.parametrize("plant", COPIER_PLANTS)
@@ -107,8 +112,11 @@ def test_a_mistake_in_the_copier_is_caught(plant: str, tmp_path: Path):
     assert done.returncode != 0, f"not caught: {done.stdout}"
 
 
-def test_the_kernels_copy_every_alignment_and_random_plans():
-    assert "plans" in run_program(program("device_kernels_checks", "address"), PLANS, 1)
+@pytest.mark.soak
+def test_the_kernels_copy_every_alignment_and_random_plans(soak_scale, soak_report):
+    found = counts_in(run_program(program("device_kernels_checks", "address"), PLANS * soak_scale, 1))
+    soak_report("copy kernels, compiled for the host", **found)
+    assert found["plans"] == PLANS * soak_scale
 
 
 @pytest.mark.parametrize("plant", KERNEL_PLANTS)
