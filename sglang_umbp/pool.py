@@ -77,6 +77,8 @@ class Pool:
         """
         if self._open is not _NOT_OPEN:
             raise InvalidBatchError("the pool is open already" if not self.closed else "the pool was closed")
+        if self.settings.mode == "node":
+            logger.warning("%s has no effect on Pool: open_pool() gives what it means", self.settings.named("mode"))
         check_machine(self.settings)
         memory = Memory(available_bytes(), cgroup_limit())
         sizes = sizes_for(self.settings, memory)

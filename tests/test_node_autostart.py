@@ -507,3 +507,12 @@ def test_an_address_of_ones_own_starts_no_server_unless_that_is_asked_for():
     assert NodePool(PoolSettings(standalone_address="unix:/run/x", standalone_auto_start=True))._starts_servers
     assert NodePool(PoolSettings(mode="node"))._starts_servers
     assert not NodePool(PoolSettings(mode="node", standalone_auto_start=False))._starts_servers
+
+
+def test_a_pool_that_is_to_be_a_node_pool_says_that_it_is_not(caplog):
+    with Pool(mode="node", dram_capacity_bytes=CAPACITY):
+        assert "mode" in caplog.text
+        assert "open_pool()" in caplog.text
+    caplog.clear()
+    with Pool(dram_capacity_bytes=CAPACITY):
+        assert "open_pool()" not in caplog.text

@@ -281,8 +281,11 @@ class Attachment:
         self._peer.close()
 
 
+RAW_KEYS_TITLE = "keys without a namespace"
+
+
 def titles_of(space: Namespace) -> list[str]:
     """Names of a namespace's components for people."""
     name = space.name.decode(errors="replace")
-    titles = [f"{name}/{part}" if name else part for part in space.components]
+    titles = [f"{name}/{part}" if name else part or RAW_KEYS_TITLE for part in space.components]
     return ["".join(c if c.isprintable() else "." for c in title)[-protocol.MAX_TITLE_CHARACTERS :] for title in titles]
