@@ -414,10 +414,14 @@ class Engine {
     const char* knobs = std::getenv("UMBP_FAKE_KNOBS");  // "eager=1,late_us=200"
     if (knobs != nullptr) read_defaults(knobs);
     knobs_ = defaults_;
-    void* aliases = mmap(nullptr, kAliasBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (aliases == MAP_FAILED) abort();
-    next_alias_ = reinterpret_cast<uint64_t>(aliases);
     std::thread([this] { work(); }).detach();
+  }
+
+  // Only where they are asked for: a thread sanitizer does not always have so much room.
+  static uint64_t reserve_aliases() {
+    void* at = mmap(nullptr, kAliasBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) abort();
+    return reinterpret_cast<uint64_t>(at);
   }
 
   void read_defaults(const std::string& text) {
@@ -485,6 +489,7 @@ class Engine {
     std::lock_guard lock(mutex_);
     known.alias = known.base;
     if (knobs_["separate_aliases"] != 0) {  // neighbours' aliases are no neighbours
+      if (next_alias_ == 0) next_alias_ = reserve_aliases();
       known.alias = next_alias_ + known.base % kPage;
       next_alias_ += pages(known.nbytes + kPage) + 16 * kPage;
     }
