@@ -194,6 +194,9 @@ class LyingPort:
         late = self._fault == "late put" and self._puts > 50
         return [False, *results[1:]] if self._fault == "put" or late else results
 
+    def put_all(self, hashes: Sequence[str], rows: Rows) -> list[list[bool]]:
+        return [self.put(pool, hashes, rows) for pool in range(len(self.gets))]
+
     def _get(self, pool: int, hashes: Sequence[str], rows: Rows, layers: tuple[int, int]) -> list[bool]:
         results = list(self._port.gets[pool](hashes, rows, layers))
         place = self._buffers.pools[pool].placement

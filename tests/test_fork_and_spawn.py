@@ -107,6 +107,7 @@ CALLS: dict[str, Callable[[Parent], object]] = {
     "put_ranges": lambda p: p.pool.put_ranges(KEYS[:1], [OBJECT], *one_range(p)),
     "get_ranges": lambda p: p.pool.get_ranges(KEYS[:1], *one_range(p)),
     "put_pages": lambda p: p.pool.put_pages(p.layout, ["hash"], [0]),
+    "put_components": lambda p: p.pool.put_components([(p.layout, ["hash"], [0])]),
     "get_pages": lambda p: p.pool.get_pages(p.layout, ["hash"], [0]),
     "exists": lambda p: p.pool.exists(KEYS),
     "exists_prefix": lambda p: p.pool.exists_prefix(KEYS),

@@ -42,7 +42,7 @@ PLANTS = {
     "unmapped under a call": (POOL, {'close() it");\n  wait_for(calls_);': 'close() it");'}),
     "a lost pool still pins": (
         POOL,
-        {"if (call.lost()) return sessions_->hold": "if (false) return sessions_->hold"},
+        {"if (call.lost() || hidden())\n    return sessions_->hold": "if (hidden())\n    return sessions_->hold"},
     ),
 }
 """In which file what is altered, and into what."""
