@@ -11,9 +11,11 @@ import pytest
 from node_rig import short_directory
 from sglang_server import UMBP_ARGUMENTS, SglangServer, running_server
 from test_server import cacheable, device_hit, new_prompt, storage_hit
+from waiting import DEADLINE_S
 
 from sglang_umbp import NodePool
 from sglang_umbp.node.address import default_address
+from sglang_umbp.node.stat_client import StatClient
 
 pytestmark = pytest.mark.timeout(900)
 TWO_RANKS = UMBP_ARGUMENTS | {"--tp-size": "2"}
@@ -54,7 +56,8 @@ def test_two_ranks_share_a_server_that_outlives_them_and_serves_the_old_prompt(t
             first = pool.server_pid
             pages = cacheable(len(prompt)) // 16
             assert pool.stats().objects >= 2 * pages
-            labels = {each["label"] for each in pool._server_figures()["clients"]}
+            with StatClient(pool.path, DEADLINE_S) as stat:
+                labels = {each["label"] for each in stat.figures()["clients"]}
             assert {"tp0", "tp1"} <= labels
         os.killpg(server.pid, signal.SIGKILL)
     with two_ranks(tmp_path / "second", tiny_model, runtime_directory) as server:
