@@ -258,10 +258,11 @@ def load_hip(path: str) -> DeviceApi:
 class CopyThresholds:
     """
     Where the copier changes its way, and blocks of its kernels by mean bytes of a run: below 4096, 16384,
-    65536, and more. bulk: the bulk kernel instead of the plain one. Immutable.
+    65536, and more. bulk: the bulk kernel instead of the plain one. d2h_grid_beside_h2d: blocks of copies to the host
+    while there are copies to the device. launch_bytes: of one launch, about. Immutable.
     """
 
-    def __init__(self, *, dma_from_bytes: int = 1048576, h2d_grids: Sequence[int] = [32, 32, 32, 32], d2h_grids: Sequence[int] = [12, 12, 8, 8], bulk_h2d_grids: Sequence[int] = [6, 4, 4, 4], bulk_d2h_grids: Sequence[int] = [8, 4, 3, 3], bulk: Sequence[bool] = [False, False, False, False], grid_cap: int = 0) -> None: ...
+    def __init__(self, *, dma_from_bytes: int = 1048576, h2d_grids: Sequence[int] = [6, 6, 6, 6], d2h_grids: Sequence[int] = [3, 3, 2, 2], bulk_h2d_grids: Sequence[int] = [6, 4, 4, 4], bulk_d2h_grids: Sequence[int] = [8, 4, 3, 3], bulk: Sequence[bool] = [False, False, False, False], d2h_grid_beside_h2d: int = 1, launch_bytes: int = 75497472, grid_cap: int = 0) -> None: ...
 
     def as_dict(self) -> dict:
         """The arguments that make an equal one."""

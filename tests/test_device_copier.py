@@ -33,7 +33,21 @@ COPIER_PLANTS = {
         "    lane->drain();\n    lane.reset();\n",
         "    lane.reset();\n",
     ),
-    "one plan for all launches": ("device_lane.cpp", "*blocks_[i]", "*blocks_[i * 0]"),
+    "one plan for all launches": (
+        "device_lane.cpp",
+        "used_ = std::min(kBlockBytes, (used_ + nbytes + kPlanUnit - 1) / kPlanUnit * kPlanUnit);",
+        "static_cast<void>(nbytes);",
+    ),
+    "one block for all plans": ("device_lane.cpp", "    ++block_;\n", ""),
+    "a unit that not all addresses have": ("device_chooser.cpp", "differing_ |= address ^ first_;", "differing_ = 8;"),
+    "an even plan of two sizes": ("device_chooser.cpp", "shortest == shape.longest && ", ""),
+    "an even plan that reaches too far": ("device_chooser.cpp", "&& src.fits() && dst.fits()", ""),
+    "blocks that copies to the device need": (
+        "device_copier.cpp",
+        "inward.lately()) keep_way_free",
+        "false) keep_way_free",
+    ),
+    "blocks that are kept for nobody": ("device_copier.cpp", "Clock::now() - last < kLately", "Clock::now() > last"),
     "a batch beyond the runtime's limit": (
         "device_copier.cpp",
         "std::min(api_.max_batch(), kMostDescriptors)",
@@ -41,8 +55,8 @@ COPIER_PLANTS = {
     ),
     "a bulk kernel with the plain one's parts": (
         "device_copier.cpp",
-        "kBulkThreads, kBulkPartBytes}",
-        "kBulkThreads, 4096}",
+        "bulk ? kBulkPartBytes : kPlainPartBytes",
+        "kPlainPartBytes * 2",
     ),
     "windows by the first one's shape": (
         "device_copier.cpp",
@@ -86,11 +100,10 @@ KERNEL_PLANTS = {
     "words that are not aligned": ("(apart & 7) == 0", "(apart & 3) == 0"),
     "a head that is longer than the part": ("below < part.nbytes ? below : part.nbytes", "below"),
     "a part beyond its piece": ("rest < part_bytes ?", "rest < part_bytes / 2 ?"),
-    "a part that is left out": ("w += stride;", "w += stride + 1;"),
-    "the next piece's bytes": (
-        "    if (w < total) piece = pieces[w / cut.parts];\n    copy_part(part, lane);",
-        "    if (w < total) piece = pieces[w / cut.parts];\n    copy_part(part_of(piece, 0, part.nbytes), lane);",
-    ),
+    "a part that is left out": ("first += stride;", "first += stride + 1;"),
+    "the next share's bytes": ("copy_part(share.part(i), lane);", "copy_part(next.part(i), lane);"),
+    "a share beyond the plan": ("total - first < cut.share ? total - first : cut.share", "cut.share"),
+    "the wrong unit of a side": ("<< even.dst_shift)", "<< even.src_shift)"),
 }
 
 

@@ -241,4 +241,5 @@ def test_the_kernels_source_compiles_for_real_architectures(monkeypatch):
         image = compiler.compile(kernel_source(), "kernels.cu", architecture, ("-std=c++17",))
         assert b"umbp_copy_small" in image
         assert b"umbp_copy_plain" in image
+        assert b"umbp_copy_even" in image
         assert (b"umbp_copy_bulk" in image) == has_bulk

@@ -5,21 +5,25 @@ from __future__ import annotations
 import importlib
 import statistics
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 from .._native import DeviceCopier
-from .device_memory import CopyMemory
+from .device_memory import TO_DEVICE, CopyMemory
 from .device_shapes import CopyShape, place
 from .device_ways import Batch, CopyCase, grid_of
 from .errors import BenchArgumentsError, MeasurementError
 
 SERIES = 80
+HELD = "held"
+"""In place of a way: nothing is copied, one thread waits on one multiprocessor during the whole series."""
 REPEATS = 4  # copies of one call into native code: between two of them lie microseconds, between two calls more
 DMA_PIECE_NBYTES = 32 << 20
+_CYCLES_A_SECOND = 2e9  # no slower than the fastest clock
+_HELD_OVER_ALONE = 2  # how much longer than a series alone the control waits
 START_TIMEOUT_S = 60.0
 
 
@@ -58,12 +62,16 @@ class Products:
 
     def __init__(self, torch: Any, device: int, size: int) -> None:
         self._torch = torch
-        place_of = torch.device("cuda", device)  # torch's name for HIP devices, too
-        self._stream = torch.cuda.Stream(place_of)
-        self._left = torch.randn(size, size, device=place_of, dtype=torch.bfloat16)
+        self._place = torch.device("cuda", device)  # torch's name for HIP devices, too
+        self._stream = torch.cuda.Stream(self._place)
+        self._left = torch.randn(size, size, device=self._place, dtype=torch.bfloat16)
         self._right = torch.randn_like(self._left)
         self._out = torch.empty_like(self._left)
-        torch.cuda.synchronize(place_of)
+        torch.cuda.synchronize(self._place)
+
+    def held(self, seconds: float) -> HeldMultiprocessor:
+        """Keeps one multiprocessor of the same device for at least so long."""
+        return HeldMultiprocessor(self._torch, self._place.index, seconds)
 
     def series_ms(self, count: int = SERIES) -> float:
         """Milliseconds of one product of a series, by the device's clock."""
@@ -76,6 +84,38 @@ class Products:
             ended.record(self._stream)
         ended.synchronize()
         return float(begun.elapsed_time(ended)) / count
+
+
+class HeldMultiprocessor:
+    """One thread of the device that only waits, from before the context begins until after its end. A kernel that
+    wants every multiprocessor for itself cannot have this one: what any kernel beside it costs that stays.
+    """
+
+    def __init__(self, torch: Any, device: int, seconds: float) -> None:
+        self._torch = torch
+        self._place = torch.device("cuda", device)
+        self._stream = torch.cuda.Stream(self._place, priority=-1)
+        self._ended = torch.cuda.Event()
+        self._cycles = int(seconds * _CYCLES_A_SECOND)
+        self._outlasted = False
+
+    def __enter__(self) -> HeldMultiprocessor:
+        with self._torch.cuda.stream(self._stream):
+            self._torch.cuda._sleep(self._cycles)
+            self._ended.record(self._stream)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._outlasted = not self._ended.query()
+        self._ended.synchronize()
+
+    def gbps(self, begun: float, ended: float) -> float:
+        """Nothing was copied."""
+        return 0.0
+
+    def during_all(self, begun: float, ended: float) -> bool:
+        """Whether it waited until after the end."""
+        return self._outlasted
 
 
 class CopyLoop:
@@ -144,28 +184,42 @@ def dma_shape(nbytes: int) -> CopyShape:
     return CopyShape(max(1, nbytes // piece), 1, piece, "contiguous")
 
 
+@dataclass(frozen=True)
+class _Company:
+    """What runs beside a series, and where its figures go."""
+
+    figures: MatmulFigures
+    make: Callable[[], CopyLoop | HeldMultiprocessor]
+
+
 def measure_beside(
     copier: DeviceCopier, memory: CopyMemory, products: Products, cases: list[MatmulCase], rounds: int, seed: int
 ) -> list[MatmulFigures]:
-    """`rounds` of: for every case, a series alone, one beside its copies, one alone. Clocks are warm by then."""
-    prepared = list(_prepared(copier, memory, cases, seed))
+    """`rounds` of: for every case, a series alone, one beside its copies, one alone. Clocks are warm by then. The last
+    figures are those of HELD.
+    """
+    prepared = [_prepared(copier, memory, case, seed) for case in cases]
     for _ in range(3):
-        products.series_ms()
+        alone_ms = products.series_ms()
+    prepared.append(_held(products, SERIES * alone_ms / 1e3))
     for _ in range(rounds):
-        for copies, batch, figures in prepared:
-            _sample(products, copies, batch, figures)
-    return [figures for _, _, figures in prepared]
+        for company in prepared:
+            _sample(products, company)
+    return [company.figures for company in prepared]
 
 
-def _prepared(
-    copier: DeviceCopier, memory: CopyMemory, cases: list[MatmulCase], seed: int
-) -> Iterator[tuple[CopyCase, Batch, MatmulFigures]]:
-    for case in cases:
-        copies = CopyCase(copier, memory, place(case.shape, seed), case.direction)
-        with _counted(copier) as taken:
-            copies.copy(copies.joined, case.way, copies.usual)
-        grid = grid_of(copies.usual, taken[0], case.direction, copies.joined.mean)
-        yield copies, copies.joined, MatmulFigures(case, taken[0], grid)
+def _prepared(copier: DeviceCopier, memory: CopyMemory, case: MatmulCase, seed: int) -> _Company:
+    copies = CopyCase(copier, memory, place(case.shape, seed), case.direction)
+    batch = copies.joined
+    with _counted(copier) as taken:
+        copies.copy(batch, case.way, copies.usual)
+    grid = grid_of(copies.usual, taken[0], case.direction, batch.mean)
+    return _Company(MatmulFigures(case, taken[0], grid), lambda: CopyLoop(copies, batch, case.way))
+
+
+def _held(products: Products, series_s: float) -> _Company:
+    case = MatmulCase("nothing (control)", CopyShape(1, 1, 1, "contiguous"), TO_DEVICE, HELD)
+    return _Company(MatmulFigures(case, HELD, 1), lambda: products.held(_HELD_OVER_ALONE * series_s))
 
 
 @contextmanager
@@ -176,9 +230,10 @@ def _counted(copier: DeviceCopier) -> Iterator[list[str]]:
     taken += [name for name, count in copier.totals()["by_way"].items() if count > before[name]]
 
 
-def _sample(products: Products, copies: CopyCase, batch: Batch, figures: MatmulFigures) -> None:
+def _sample(products: Products, company: _Company) -> None:
+    figures = company.figures
     figures.alone_ms.append(products.series_ms())
-    with CopyLoop(copies, batch, figures.case.way) as loop:
+    with company.make() as loop:
         begun = perf_counter()
         beside_ms = products.series_ms()
         ended = perf_counter()

@@ -83,7 +83,7 @@ def add_parser(benches: Subparsers) -> argparse.ArgumentParser:
     add("--call-fragments", type=number(1, 4096), default=128, help="of the small call [%(default)s]")
     add("--call-bytes", type=number(1, 1 << 20), default=1728, help="of each of them [%(default)s]")
     add("--calls", type=number(1, 1_000_000), default=400, help="measured small calls [%(default)s]")
-    add("--lifted-grid", type=number(1, 1 << 16), default=64, help="thread blocks without the cap [%(default)s]")
+    add("--lifted-grid", type=number(1, 2048), default=16, help="thread blocks without the cap [%(default)s]")
     add("--beside-matmul", action="store_true", help="also copies during matrix products (needs torch)")
     add("--matmul-size", type=number(16, 1 << 16), default=8192, help="of the square matrices [%(default)s]")
     add("--samples", type=number(1, 100_000), default=5, help="of every way and of every series [%(default)s]")

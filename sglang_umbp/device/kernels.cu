@@ -18,11 +18,25 @@ struct Piece {
   u64 nbytes;
 };
 
+struct EvenPiece {
+  u32 src;
+  u32 dst;
+};
+
+struct Even {
+  u64 src;
+  u64 dst;
+  u32 nbytes;
+  u32 src_shift;
+  u32 dst_shift;
+  u32 reserved;
+};
+
 struct Cut {
   u32 count;
   u32 parts;
   u32 part_bytes;
-  u32 reserved;
+  u32 share;
 };
 
 #define UMBP_SMALL_PIECES 160
@@ -37,7 +51,7 @@ struct Part {
   u32 nbytes;
 };
 
-#define UMBP_PLAIN_THREADS 128
+#define UMBP_PLAIN_THREADS 512
 #ifndef UMBP_UNROLL
 #define UMBP_UNROLL 4  // loads of one thread that are in flight together
 #endif
@@ -60,6 +74,10 @@ template <class Word>
 __device__ __forceinline__ void store_once(Word* to, Word word) {
   __stcs(to, word);
 }
+template <class Value>
+__device__ __forceinline__ Value of_lane(Value value, u32 lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
 #else
 #define UMBP_CONSTANT_PARAMETER
 typedef u32 Word16 __attribute__((vector_size(16)));
@@ -70,6 +88,12 @@ __device__ __forceinline__ Word load_once(const Word* from) {
 template <class Word>
 __device__ __forceinline__ void store_once(Word* to, Word word) {
   __builtin_nontemporal_store(word, to);
+}
+#endif
+#if defined(UMBP_HIP)
+template <class Value>
+__device__ __forceinline__ Value of_lane(Value value, u32 lane) {
+  return __shfl(value, lane, UMBP_GROUP);
 }
 #endif
 
@@ -130,32 +154,88 @@ __device__ __forceinline__ void copy_part(const Part& part, u32 lane) {
   }
 }
 
-// Groups of threads take parts in turn; a group asks for its next piece before it copies the one it has.
-__device__ __forceinline__ void copy_plan(const Piece* pieces, const Cut& cut) {
+struct ListedPlan {
+  const Piece* pieces;
+  __device__ __forceinline__ Piece piece(u32 i) const { return pieces[i]; }
+};
+
+struct EvenPlan {
+  const EvenPiece* pieces;
+  Even even;
+  __device__ __forceinline__ Piece piece(u32 i) const {
+    const EvenPiece at = pieces[i];
+    return {even.src + (static_cast<u64>(at.src) << even.src_shift),
+            even.dst + (static_cast<u64>(at.dst) << even.dst_shift), even.nbytes};
+  }
+};
+
+// Part number w of the plan.
+template <class Plan>
+__device__ __forceinline__ Part part_number(const Plan& plan, const Cut& cut, u32 w) {
+  return part_of(plan.piece(w / cut.parts), w % cut.parts, cut.part_bytes);
+}
+
+// The parts that a group has taken, one a thread: the threads read their pieces all at once, which for a plan in host
+// memory is one way there instead of many.
+#if defined(UMBP_CUDA) || defined(UMBP_HIP)
+template <class Plan>
+class Share {
+ public:
+  __device__ __forceinline__ Share(const Plan& plan, const Cut& cut, u32 first, u32 total, u32 lane)
+      : held_(lane < cut.share && first + lane < total ? part_number(plan, cut, first + lane) : Part{0, 0, 0}) {}
+  __device__ __forceinline__ Part part(u32 i) const {
+    return {of_lane(held_.src, i), of_lane(held_.dst, i), of_lane(held_.nbytes, i)};
+  }
+
+ private:
+  Part held_;
+};
+#else  // threads run one after the other: nothing can be handed from one to another
+template <class Plan>
+class Share {
+ public:
+  Share(const Plan& plan, const Cut& cut, u32 first, u32, u32) : plan_(&plan), cut_(&cut), first_(first) {}
+  Part part(u32 i) const { return part_number(*plan_, *cut_, first_ + i); }
+
+ private:
+  const Plan* plan_;
+  const Cut* cut_;
+  u32 first_;
+};
+#endif
+
+// Groups of threads take shares of cut.share parts in turn; a group asks for its next share before it copies the one
+// that it has.
+template <class Plan>
+__device__ __forceinline__ void copy_plan(const Plan& plan, const Cut& cut) {
   const u32 groups_a_block = UMBP_PLAIN_THREADS / UMBP_GROUP;
   const u32 lane = threadIdx.x % UMBP_GROUP;
-  const u32 stride = gridDim.x * groups_a_block;
+  const u32 stride = gridDim.x * groups_a_block * cut.share;
   const u32 total = cut.count * cut.parts;
-  u32 w = blockIdx.x * groups_a_block + threadIdx.x / UMBP_GROUP;
-  if (w >= total) return;
-  Piece piece = pieces[w / cut.parts];
-  for (;;) {
-    const Part part = part_of(piece, w % cut.parts, cut.part_bytes);
-    w += stride;
-    if (w < total) piece = pieces[w / cut.parts];
-    copy_part(part, lane);
-    if (w >= total) return;
+  u32 first = (blockIdx.x * groups_a_block + threadIdx.x / UMBP_GROUP) * cut.share;
+  Share<Plan> next(plan, cut, first, total, lane);
+  while (first < total) {
+    const Share<Plan> share = next;
+    const u32 parts = total - first < cut.share ? total - first : cut.share;
+    first += stride;
+    next = Share<Plan>(plan, cut, first, total, lane);
+    for (u32 i = 0; i < parts; ++i) copy_part(share.part(i), lane);
   }
 }
 
 extern "C" __global__ void __launch_bounds__(UMBP_PLAIN_THREADS)
     umbp_copy_small(const UMBP_CONSTANT_PARAMETER SmallPlan plan) {
-  copy_plan(plan.pieces, plan.cut);
+  copy_plan(ListedPlan{plan.pieces}, plan.cut);
 }
 
 extern "C" __global__ void __launch_bounds__(UMBP_PLAIN_THREADS)
     umbp_copy_plain(const Piece* pieces, const Cut cut) {
-  copy_plan(pieces, cut);
+  copy_plan(ListedPlan{pieces}, cut);
+}
+
+extern "C" __global__ void __launch_bounds__(UMBP_PLAIN_THREADS)
+    umbp_copy_even(const EvenPiece* pieces, const Even even, const Cut cut) {
+  copy_plan(EvenPlan{pieces, even}, cut);
 }
 
 #if defined(UMBP_CUDA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

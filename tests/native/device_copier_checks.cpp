@@ -105,6 +105,9 @@ void check_windows(Scenes& scenes) {
   for (const CopyWay way : kWays) {
     auto device = std::make_shared<QueuedDevice>();
     const auto copier = make(device);
+    CopyThresholds thresholds = copier->thresholds();
+    thresholds.launch_bytes = 1 << 16;
+    copier->set_thresholds(thresholds);
     Scene scene = scenes.one(17000, 1, 16);
     const Scene odd = scenes.one(500, 3000, 1);
     scene.runs.insert(scene.runs.end(), odd.runs.begin(), odd.runs.end());
@@ -118,6 +121,80 @@ void check_windows(Scenes& scenes) {
   }
 }
 
+// Pieces of one size, some of them far apart on one side or the other, at every alignment.
+void check_even_plans(Scenes& scenes) {
+  for (int i = 0; i < 60; ++i) {
+    auto device = std::make_shared<QueuedDevice>();
+    const auto copier = make(device);
+    const size_t count = 161 + scenes.below(3000), nbytes = 1 + scenes.below(100);
+    const size_t src_pitch = nbytes + scenes.below(40), dst_pitch = nbytes + scenes.below(40);
+    Bytes from(count * src_pitch + 16), to(count * dst_pitch + 16, 0xA5), wanted = to;
+    for (unsigned char& byte : from) byte = static_cast<unsigned char>(scenes.below(256));
+    const size_t src = scenes.below(16), dst = scenes.below(16), step = 1 + 2 * scenes.below(count);
+    std::vector<Run> runs;
+    for (size_t k = 0; k < count; ++k) {
+      const size_t other = (k * step) % count;
+      runs.push_back({at(from.data()) + src + other * src_pitch, at(to.data()) + dst + k * dst_pitch, nbytes});
+      std::memcpy(wanted.data() + dst + k * dst_pitch, from.data() + src + other * src_pitch, nbytes);
+    }
+    copier->submit(runs, count, CopyDirection::kHostToDevice, {}, CopyWay::kKernel).wait();
+    expect(to == wanted, "the bytes of an even plan");
+    const auto log = device->log();
+    expect(std::any_of(log.begin(), log.end(), [](const std::string& call) { return call.starts_with(kEvenKernel); }),
+           "an even plan that was not taken as one");
+  }
+  expect(!shape_of(std::vector<Run>{{0, 0, 8}, {8, 8, 9}}).even, "two sizes");
+  expect(!shape_of(std::vector<Run>{{0, 0, 8}, {(uint64_t{1} << 36) + 1, 8, 8}}).even, "too far apart for their unit");
+  const auto far = shape_of(std::vector<Run>{{64, 3, 8}, {64 + (uint64_t{1} << 40), 5, 8}}).even;
+  expect(far && far->src == 64 && far->src_shift == 40 && far->dst == 3 && far->dst_shift == 1, "far apart");
+  expect(shape_of(std::vector<Run>{{5, 9, 8}, {5, 9, 8}}).even->src_shift == 0, "one address");
+  expect(!shape_of(std::vector<Run>{{0, 0, uint64_t{1} << 32}}).even, "a size that needs more bits");
+}
+
+// Launches of a long plan are about equal, and copy about as much as they may.
+void check_launches() {
+  const std::vector<Run> runs(1000, Run{0, 0, 1000});
+  expect(window_of(runs, 100000, 4096) == 100, "a tenth each");
+  expect(window_of(runs, 99999, 4096) == 91, "eleven that are about equal");
+  expect(window_of(runs, 1, 4096) == 1, "at least one run");
+  expect(window_of(runs, UINT64_MAX, 300) == 250, "no more than may be");
+  expect(window_of(runs, UINT64_MAX, 4096) == 1000 && window_of({}, 1, 1) == 0, "all at once, and nothing");
+  expect(share_of(1, 96) == 1 && share_of(96 * 64 * 5, 96) == 5 && share_of(UINT64_MAX, 96) == kMostShare, "shares");
+  auto device = std::make_shared<QueuedDevice>();
+  const auto copier = make(device);
+  CopyThresholds thresholds = copier->thresholds();
+  thresholds.launch_bytes = 100 * 64;
+  copier->set_thresholds(thresholds);
+  Bytes from(64000, 1), to(64000, 0);
+  std::vector<Run> many;
+  for (uint64_t i = 0; i < 500; ++i) many.push_back({at(from.data()) + i * 128, at(to.data()) + i * 128, 64});
+  copier->submit(many, 500, CopyDirection::kHostToDevice, {}, CopyWay::kKernel).wait();
+  expect(copier->totals().calls == 5, "the launches of a long plan");
+}
+
+// Copies to the host take few blocks as long as there are copies to the device.
+void check_turns() {
+  auto device = std::make_shared<QueuedDevice>();
+  const auto copier = make(device);
+  Bytes from(64000, 1), to(64000, 0);
+  std::vector<Run> runs;
+  for (uint64_t i = 0; i < 1000; ++i) runs.push_back({at(from.data()) + i * 64, at(to.data()) + i * 64, 64 - i % 2});
+  const auto blocks_of = [&](CopyDirection direction) {
+    device->clear_log();
+    copier->submit(runs, 1000, direction, {}, CopyWay::kKernel).wait();
+    for (const std::string& call : device->log())
+      if (call.starts_with(kPlainKernel)) return call.substr(call.find(' ') + 1);
+    return std::string("none");
+  };
+  const CopyThresholds usual;
+  const auto alone = std::to_string(usual.d2h_grids[0]), beside = std::to_string(usual.d2h_grid_beside_h2d);
+  expect(blocks_of(CopyDirection::kDeviceToHost) == alone, "blocks of a copy to the host alone");
+  expect(blocks_of(CopyDirection::kHostToDevice) == std::to_string(usual.h2d_grids[0]), "blocks of a copy inward");
+  expect(blocks_of(CopyDirection::kDeviceToHost) == beside, "blocks of a copy to the host beside others");
+  std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  expect(blocks_of(CopyDirection::kDeviceToHost) == alone, "blocks of a copy to the host afterwards");
+}
+
 // More pieces than the first launches take, and one run that is split into more than all others together.
 void check_large_plans(Scenes& scenes) {
   for (const CopyWay way : {CopyWay::kKernel, CopyWay::kBulkKernel, CopyWay::kBatchedDma}) {
@@ -127,7 +204,7 @@ void check_large_plans(Scenes& scenes) {
     copier->submit(scene.runs, scene.runs.size(), CopyDirection::kHostToDevice, {}, way).wait();
     expect(scene.to == scene.wanted, "the bytes of a large plan");
     const DeviceCopyTotals totals = copier->totals();
-    expect(totals.calls == (way == CopyWay::kBatchedDma ? 19u : 10u), "the calls of a large plan");
+    expect(totals.calls == (way == CopyWay::kBatchedDma ? 19u : 6u), "the calls of a large plan");
     Bytes from(3 << 20, 7), to(3 << 20, 1);
     std::vector<Run> runs{{at(from.data()), at(to.data()), 2 << 20}};
     for (uint64_t i = 0; i < 200; ++i) {
@@ -249,7 +326,7 @@ void check_chooser() {
   const CopyAbilities all{true, true, true};
   const auto choose = [&](uint64_t mean, CopyDirection direction, CopyWay way = CopyWay::kAuto,
                           CopyAbilities abilities = {true, true, true}, bool aligned = true) {
-    return choose_way({1000, mean * 1000, mean, aligned}, direction, thresholds, abilities, way);
+    return choose_way({1000, mean * 1000, mean, aligned, {}}, direction, thresholds, abilities, way);
   };
   const auto is = [](CopyChoice choice, CopyWay way, unsigned grid) { return choice.way == way && choice.grid == grid; };
   const auto in = CopyDirection::kHostToDevice, out = CopyDirection::kDeviceToHost,
@@ -267,11 +344,13 @@ void check_chooser() {
   expect(is(choose(100, within, CopyWay::kBatchedDma), CopyWay::kPerFragmentDma, 0), "asked for within a device");
   expect(is(choose(100, in, CopyWay::kBulkKernel), CopyWay::kBulkKernel, 1), "asked for");
   expect(is(choose(4096, out), CopyWay::kBulkKernel, 6), "bulk copies outward");
-  expect(is(choose_way({160, 160 * 4096, 4096, true}, in, thresholds, all, CopyWay::kAuto), CopyWay::kKernel, 12),
+  expect(is(choose_way({160, 160 * 4096, 4096, true, {}}, in, thresholds, all, CopyWay::kAuto), CopyWay::kKernel, 12),
          "a plan in the launch");
-  expect(is(choose_way({161, 161 * 4096, 4096, true}, in, thresholds, all, CopyWay::kAuto), CopyWay::kBulkKernel, 2),
+  expect(is(choose_way({161, 161 * 4096, 4096, true, {}}, in, thresholds, all, CopyWay::kAuto), CopyWay::kBulkKernel, 2),
          "a plan in memory");
+  expect(choose(100, in).most == 22, "a launch that is over soon");
   thresholds.grid_cap = 5;
+  expect(choose(100, in).most == 5, "a launch that is over soon, capped");
   expect(is(choose(100, in), CopyWay::kKernel, 5), "capped");
 }
 
@@ -312,7 +391,7 @@ void check_cuts(Scenes& scenes) {
     const uint64_t bytes = longest + (runs - 1) * std::min<uint64_t>(longest, 1 + scenes.below(5000));
     if (bytes < longest) continue;
     const uint32_t largest = scenes.below(2) == 0 ? kPlainPartBytes : kBulkPartBytes;
-    const PlanCut made = cut_plan({runs, bytes, longest, true}, largest);
+    const PlanCut made = cut_plan({runs, bytes, longest, true, {}}, largest);
     expect(made.cut.part_bytes <= largest && made.cut.part_bytes % kPartUnit == 0 && made.cut.part_bytes > 0,
            "the bytes of a part");
     expect(uint64_t{made.cut.parts} * made.cut.part_bytes == made.longest_piece, "the parts of a piece");
@@ -331,6 +410,9 @@ int main(int, char** argv) {
   umbp::check_random_plans(plans, scenes, &bytes);
   umbp::check_large_plans(scenes);
   umbp::check_windows(scenes);
+  umbp::check_even_plans(scenes);
+  umbp::check_launches();
+  umbp::check_turns();
   umbp::check_order();
   const uint64_t failures = umbp::check_failures(scenes);
   umbp::check_threads();

@@ -44,6 +44,14 @@ static_assert(sizeof(source::Cut) == sizeof(umbp::CopyCut));
 static_assert(offsetof(source::Cut, count) == offsetof(umbp::CopyCut, count));
 static_assert(offsetof(source::Cut, parts) == offsetof(umbp::CopyCut, parts));
 static_assert(offsetof(source::Cut, part_bytes) == offsetof(umbp::CopyCut, part_bytes));
+static_assert(offsetof(source::Cut, share) == offsetof(umbp::CopyCut, share));
+static_assert(sizeof(source::EvenPiece) == sizeof(umbp::EvenCopyPiece));
+static_assert(offsetof(source::EvenPiece, dst) == offsetof(umbp::EvenCopyPiece, dst));
+static_assert(sizeof(source::Even) == sizeof(umbp::EvenCopy));
+static_assert(offsetof(source::Even, dst) == offsetof(umbp::EvenCopy, dst));
+static_assert(offsetof(source::Even, nbytes) == offsetof(umbp::EvenCopy, nbytes));
+static_assert(offsetof(source::Even, src_shift) == offsetof(umbp::EvenCopy, src_shift));
+static_assert(offsetof(source::Even, dst_shift) == offsetof(umbp::EvenCopy, dst_shift));
 static_assert(sizeof(source::SmallPlan) == sizeof(umbp::SmallCopyPlan));
 static_assert(offsetof(source::SmallPlan, pieces) == offsetof(umbp::SmallCopyPlan, pieces));
 static_assert(UMBP_SMALL_PIECES == umbp::kSmallPieces);
@@ -91,7 +99,7 @@ uint64_t every_alignment() {
       for (size_t n = 1; n < 80; ++n, ++copies) {
         Bytes to(512, kSentinel), wanted = to;
         std::memcpy(wanted.data() + d, from.data() + s, n);
-        Plan plan{{{address(from, s), address(to, d), n}}, {1, 1, 128, 0}};
+        Plan plan{{{address(from, s), address(to, d), n}}, {1, 1, 128, 1}};
         run_plan(plan, 1, copies % 2 != 0);
         expect_equal(to, wanted, "an alignment");
       }
@@ -128,9 +136,36 @@ class RandomPlans {
     }
     const auto part_bytes = static_cast<uint32_t>(umbp::kPartUnit * (1 + below(20)));
     const auto parts = static_cast<uint32_t>((most + part_bytes - 1) / part_bytes + below(3));
-    run_plan({pieces, {static_cast<uint32_t>(count), parts, part_bytes, 0}}, 1 + below(12), small);
+    const auto share = static_cast<uint32_t>(1 + below(umbp::kMostShare));
+    run_plan({pieces, {static_cast<uint32_t>(count), parts, part_bytes, share}}, 1 + below(3), small);
     expect_equal(to, wanted, "a random plan");
     bytes_ += end;
+  }
+
+  // Pieces of one size at multiples of two powers of two.
+  void even_one() {
+    const size_t count = 1 + below(300);
+    const auto nbytes = static_cast<uint32_t>(1 + below(700));
+    const auto src_shift = static_cast<uint32_t>(below(6)), dst_shift = static_cast<uint32_t>(below(6));
+    const uint64_t src_pitch = ((nbytes >> src_shift) + 1) << src_shift;
+    const uint64_t dst_pitch = ((nbytes >> dst_shift) + 1 + below(3)) << dst_shift;
+    Bytes from(count * src_pitch + 64), to(count * dst_pitch + 64, kSentinel), wanted = to;
+    for (unsigned char& byte : from) byte = static_cast<unsigned char>(random_());
+    const uint64_t src = below(32), dst = below(32);
+    std::vector<source::EvenPiece> pieces;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t other = (i * 7919) % count;  // twice the same, where the two have a divisor in common
+      pieces.push_back({static_cast<uint32_t>(other * src_pitch >> src_shift),
+                        static_cast<uint32_t>(i * dst_pitch >> dst_shift)});
+      std::memcpy(wanted.data() + dst + i * dst_pitch, from.data() + src + other * src_pitch, nbytes);
+    }
+    const source::Even even{address(from, src), address(to, dst), nbytes, src_shift, dst_shift, 0};
+    const auto part_bytes = static_cast<uint32_t>(umbp::kPartUnit * (1 + below(4)));
+    const source::Cut cut{static_cast<uint32_t>(count), (nbytes + part_bytes - 1) / part_bytes, part_bytes,
+                          static_cast<uint32_t>(1 + below(umbp::kMostShare))};
+    run_blocks(static_cast<unsigned>(1 + below(3)), [&] { source::umbp_copy_even(pieces.data(), even, cut); });
+    expect_equal(to, wanted, "an even plan");
+    bytes_ += uint64_t{nbytes} * count;
   }
 
   uint64_t bytes() const { return bytes_; }
@@ -148,7 +183,7 @@ int main(int, char** argv) {
   const uint64_t plans = std::strtoull(argv[1], nullptr, 10);
   RandomPlans random(std::strtoull(argv[2], nullptr, 10));
   const uint64_t copies = every_alignment();
-  for (uint64_t i = 0; i < plans; ++i) random.one();
+  for (uint64_t i = 0; i < plans; ++i) random.one(), random.even_one();
   std::printf("alignments %llu plans %llu bytes %llu\n", static_cast<unsigned long long>(copies),
               static_cast<unsigned long long>(plans), static_cast<unsigned long long>(random.bytes()));
   return 0;

@@ -40,7 +40,7 @@ inline void copy_range(const Memory& memory, uint64_t dst, uint64_t src, uint64_
 
 // As far as the parts of the plan reach, the last piece first.
 inline void copy_pieces(const Memory& memory, const umbp::CopyPiece* pieces, const umbp::CopyCut& cut) {
-  if (cut.part_bytes == 0 || cut.part_bytes % umbp::kPartUnit != 0 || cut.reserved != 0 ||
+  if (cut.part_bytes == 0 || cut.part_bytes % umbp::kPartUnit != 0 || cut.share == 0 || cut.share > umbp::kMostShare ||
       uint64_t{cut.count} * cut.parts > umbp::kMaxParts)
     throw Fault{};
   for (uint32_t i = cut.count; i-- > 0;)
@@ -72,6 +72,21 @@ inline Work copy_listed(const Shape& shape, void** parameters, bool bulk) {
   };
 }
 
+inline Work copy_even(const Shape& shape, void** parameters) {
+  const auto address = parameter<uint64_t>(parameters, 0);
+  const auto even = parameter<umbp::EvenCopy>(parameters, 1);
+  const auto cut = parameter<umbp::CopyCut>(parameters, 2);
+  return [=](const Memory& memory) {
+    if (shape.block != umbp::kPlainThreads || even.reserved != 0) throw Fault{};
+    const uint64_t nbytes = uint64_t{cut.count} * sizeof(umbp::EvenCopyPiece);
+    std::vector<umbp::EvenCopyPiece> pieces(cut.count);
+    std::memcpy(pieces.data(), memory(address, nbytes, false), nbytes);  // read now, not at the launch
+    std::vector<umbp::CopyPiece> listed;
+    for (const umbp::EvenCopyPiece& piece : pieces) listed.push_back(umbp::piece_of(even, piece));
+    copy_pieces(memory, listed.data(), cut);
+  };
+}
+
 // For tests of the runtimes themselves: (uint64 dst, uint64 src, uint64 nbytes), one range.
 inline Work copy_one(void** parameters) {
   const auto dst = parameter<uint64_t>(parameters, 0);
@@ -84,6 +99,7 @@ inline Work copy_one(void** parameters) {
 inline Work bind_kernel(const std::string& name, const Shape& shape, void** parameters) {
   if (name == umbp::kSmallKernel) return copy_small(shape, parameters);
   if (name == umbp::kPlainKernel) return copy_listed(shape, parameters, false);
+  if (name == umbp::kEvenKernel) return copy_even(shape, parameters);
   if (name == umbp::kBulkKernel) return copy_listed(shape, parameters, true);
   if (name == "fake_copy_one") return copy_one(parameters);
   return {};
@@ -91,7 +107,8 @@ inline Work bind_kernel(const std::string& name, const Shape& shape, void** para
 
 inline bool has_kernel(const std::string& name, bool with_bulk) {
   if (name == umbp::kBulkKernel) return with_bulk;
-  return name == umbp::kSmallKernel || name == umbp::kPlainKernel || name == "fake_copy_one";
+  return name == umbp::kSmallKernel || name == umbp::kPlainKernel || name == umbp::kEvenKernel ||
+         name == "fake_copy_one";
 }
 
 }  // namespace fake

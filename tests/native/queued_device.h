@@ -179,6 +179,17 @@ class QueuedDevice : public DeviceApi {
     if (name == kSmallKernel) {
       const auto plan = *static_cast<const SmallCopyPlan*>(launch.parameters[0]);
       at(stream).queue.push_back([plan] { run_plan(plan.pieces, plan.cut); });
+    } else if (name == kEvenKernel) {
+      const auto pieces = *static_cast<const uint64_t*>(launch.parameters[0]);
+      const auto even = *static_cast<const EvenCopy*>(launch.parameters[1]);
+      const auto cut = *static_cast<const CopyCut*>(launch.parameters[2]);
+      check_cut(name, cut);
+      at(stream).queue.push_back([=] {
+        const auto* plan = reinterpret_cast<const EvenCopyPiece*>(pieces);
+        std::vector<CopyPiece> listed;
+        for (size_t i = 0; i < cut.count; ++i) listed.push_back(piece_of(even, plan[i]));
+        run_plan(listed.data(), cut);
+      });
     } else {
       const auto pieces = *static_cast<const uint64_t*>(launch.parameters[0]);
       const auto cut = *static_cast<const CopyCut*>(launch.parameters[1]);
@@ -239,7 +250,7 @@ class QueuedDevice : public DeviceApi {
   }
   static void check_launch(const std::string& name, const Launch& launch) {
     const bool bulk = name == kBulkKernel;
-    if (launch.grid == 0 || launch.block != (bulk ? kBulkThreads : kPlainThreads) ||
+    if (launch.grid == 0 || launch.grid > kMostBlocks || launch.block != (bulk ? kBulkThreads : kPlainThreads) ||
         launch.shared_bytes != (bulk ? kBulkSharedBytes : 0)) {
       throw DeviceError("a launch of another shape than the kernel's");
     }
@@ -247,7 +258,8 @@ class QueuedDevice : public DeviceApi {
   static void check_cut(const std::string& name, const CopyCut& cut) {
     const bool bulk = name == kBulkKernel;
     if (cut.count == 0 || cut.parts == 0 || cut.part_bytes == 0 || cut.part_bytes % kPartUnit != 0 ||
-        uint64_t{cut.count} * cut.parts > kMaxParts || cut.part_bytes > (bulk ? kBulkPartBytes : kPlainPartBytes)) {
+        cut.share == 0 || cut.share > kMostShare || uint64_t{cut.count} * cut.parts > kMaxParts ||
+        cut.part_bytes > (bulk ? kBulkPartBytes : kPlainPartBytes)) {
       throw DeviceError("a cut that the kernel cannot take");
     }
   }

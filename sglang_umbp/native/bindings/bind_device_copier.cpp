@@ -81,8 +81,10 @@ using Grids = CopyThresholds::Grids;
 
 void init_thresholds(CopyThresholds* self, uint64_t dma_from_bytes, const Grids& h2d_grids, const Grids& d2h_grids,
                      const Grids& bulk_h2d_grids, const Grids& bulk_d2h_grids,
-                     const std::array<bool, CopyThresholds::kClasses>& bulk, unsigned grid_cap) {
-  new (self) CopyThresholds{dma_from_bytes, h2d_grids, d2h_grids, bulk_h2d_grids, bulk_d2h_grids, bulk, grid_cap};
+                     const std::array<bool, CopyThresholds::kClasses>& bulk, unsigned d2h_grid_beside_h2d,
+                     uint64_t launch_bytes, unsigned grid_cap) {
+  new (self) CopyThresholds{dma_from_bytes, h2d_grids, d2h_grids, bulk_h2d_grids, bulk_d2h_grids, bulk,
+                            d2h_grid_beside_h2d, launch_bytes, grid_cap};
 }
 
 nb::dict thresholds_dict(const CopyThresholds& self) {
@@ -93,6 +95,8 @@ nb::dict thresholds_dict(const CopyThresholds& self) {
   d["bulk_h2d_grids"] = self.bulk_h2d_grids;
   d["bulk_d2h_grids"] = self.bulk_d2h_grids;
   d["bulk"] = self.bulk;
+  d["d2h_grid_beside_h2d"] = self.d2h_grid_beside_h2d;
+  d["launch_bytes"] = self.launch_bytes;
   d["grid_cap"] = self.grid_cap;
   return d;
 }
@@ -109,11 +113,13 @@ void bind_device_copier(nb::module_& m) {
   nb::class_<CopyThresholds>(m, "CopyThresholds",
                              "Where the copier changes its way, and blocks of its kernels by mean bytes of a run: "
                              "below 4096, 16384,\n65536, and more. bulk: the bulk kernel instead of the plain one. "
-                             "Immutable.")
+                             "d2h_grid_beside_h2d: blocks of copies to the host\nwhile there are copies to the device. "
+                             "launch_bytes: of one launch, about. Immutable.")
       .def("__init__", &init_thresholds, nb::kw_only(), nb::arg("dma_from_bytes") = usual.dma_from_bytes,
            nb::arg("h2d_grids") = usual.h2d_grids, nb::arg("d2h_grids") = usual.d2h_grids,
            nb::arg("bulk_h2d_grids") = usual.bulk_h2d_grids, nb::arg("bulk_d2h_grids") = usual.bulk_d2h_grids,
-           nb::arg("bulk") = usual.bulk, nb::arg("grid_cap") = usual.grid_cap)
+           nb::arg("bulk") = usual.bulk, nb::arg("d2h_grid_beside_h2d") = usual.d2h_grid_beside_h2d,
+           nb::arg("launch_bytes") = usual.launch_bytes, nb::arg("grid_cap") = usual.grid_cap)
       .def("as_dict", &thresholds_dict, "The arguments that make an equal one.");
   nb::class_<DeviceCopier>(m, "DeviceCopier",
                            "Copies between pinned host memory and the memory of one device. Thread-safe.")

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device_handles.h"
+#include "device_kernels.h"
 
 namespace umbp {
 namespace {
@@ -22,11 +23,18 @@ constexpr double kTolerated = 1.04;
 constexpr double kBulkGain = 0.97;
 
 constexpr std::array<uint64_t, CopyThresholds::kClasses> kRunBytes = {1728, 8448, 32768, 131072};
-constexpr unsigned kPlainGrids[] = {4, 8, 12, 16, 24, 32, 48, 64};
+constexpr unsigned kPlainGrids[] = {1, 2, 3, 4, 6, 8, 12, 16};
 constexpr unsigned kBulkGrids[] = {2, 3, 4, 6, 8, 12};
 // Shorter runs are not tried: DMA of them is slower by little, which 8 MiB do not show reliably, and a CPU needs long
 // to submit it (0.5 us a run).
 constexpr uint64_t kDmaRunBytes[] = {524288, 1048576, 2097152, 8388608};
+
+// Without what keeps copies from being as fast as they can be.
+CopyThresholds unbound(CopyThresholds thresholds) {
+  thresholds.grid_cap = 0;
+  thresholds.d2h_grid_beside_h2d = kMostBlocks;
+  return thresholds;
+}
 
 class Bench {
  public:
@@ -61,8 +69,7 @@ class Bench {
   GridTime best_grid(uint64_t run_bytes, CopyDirection direction, CopyWay way, std::span<const unsigned> grids) {
     std::vector<GridTime> times;
     for (const unsigned grid : grids) {
-      CopyThresholds tried = before_;
-      tried.grid_cap = 0;
+      CopyThresholds tried = unbound(before_);
       for (auto* table : {&tried.h2d_grids, &tried.d2h_grids, &tried.bulk_h2d_grids, &tried.bulk_d2h_grids}) {
         table->fill(grid);
       }
@@ -111,9 +118,8 @@ ClassTimes measure_class(Bench& bench, bool with_bulk, uint64_t run_bytes, CopyD
 }
 
 // The shortest runs from which DMA is at least as fast as the kernels, for these and all longer ones.
-uint64_t measure_dma(Bench& bench, DeviceCopier& copier, CopyThresholds made) {
-  made.grid_cap = 0;
-  copier.set_thresholds(made);
+uint64_t measure_dma(Bench& bench, DeviceCopier& copier, const CopyThresholds& made) {
+  copier.set_thresholds(unbound(made));
   uint64_t from = UINT64_MAX;
   for (auto bytes = std::rbegin(kDmaRunBytes); bytes != std::rend(kDmaRunBytes); ++bytes) {
     const CopyWay kernel = made.bulk[CopyThresholds::kClasses - 1] ? CopyWay::kBulkKernel : CopyWay::kKernel;

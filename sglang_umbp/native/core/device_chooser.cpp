@@ -1,6 +1,7 @@
 #include "device_chooser.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace umbp {
 namespace {
@@ -10,6 +11,32 @@ constexpr uint64_t kPieceOverMean = 2;
 // Keeps count * parts of the largest launch within kMaxParts.
 constexpr uint64_t kMostParts = 65535;
 
+// Runs that window_of() looks at.
+constexpr size_t kSample = 1024;
+// Shares that a group of threads gets, about: so that none copies much longer than the others.
+constexpr uint64_t kShares = 64;
+
+// The addresses of one side of a plan.
+class Side {
+ public:
+  explicit Side(uint64_t first) : first_(first), low_(first), high_(first) {}
+  void add(uint64_t address) {
+    low_ = std::min(low_, address);
+    high_ = std::max(high_, address);
+    differing_ |= address ^ first_;
+  }
+  uint64_t low() const { return low_; }
+  // All addresses are multiples of 2^shift from the lowest one.
+  uint32_t shift() const { return differing_ == 0 ? 0 : static_cast<uint32_t>(std::countr_zero(differing_)); }
+  bool fits() const { return (high_ - low_) >> shift() <= UINT32_MAX; }
+
+ private:
+  uint64_t first_;
+  uint64_t low_;
+  uint64_t high_;
+  uint64_t differing_ = 0;
+};
+
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 size_t size_class(uint64_t mean) {
@@ -18,7 +45,9 @@ size_t size_class(uint64_t mean) {
   return i;
 }
 
-unsigned capped(unsigned grid, unsigned cap) { return std::max(1u, cap == 0 ? grid : std::min(grid, cap)); }
+unsigned capped(unsigned grid, unsigned cap) {
+  return std::clamp(cap == 0 ? grid : std::min(grid, cap), 1u, kMostBlocks);
+}
 
 CopyWay wanted_way(const PlanShape& shape, CopyDirection direction, const CopyThresholds& thresholds,
                    CopyWay asked) {
@@ -49,22 +78,42 @@ const CopyThresholds::Grids& grids_of(const CopyThresholds& thresholds, CopyWay 
 
 PlanShape shape_of(std::span<const Run> runs) {
   PlanShape shape;
-  uint64_t bits = 0;
+  if (runs.empty()) return shape;
+  Side src(runs.front().src), dst(runs.front().dst);
+  uint64_t bits = 0, shortest = runs.front().nbytes;
   for (const Run& run : runs) {
     shape.bytes += run.nbytes;
     shape.longest = std::max(shape.longest, run.nbytes);
+    shortest = std::min(shortest, run.nbytes);
+    src.add(run.src);
+    dst.add(run.dst);
     bits |= run.src | run.dst | run.nbytes;
   }
   shape.runs = runs.size();
   shape.aligned = bits % kBulkAlignment == 0;
+  if (shortest == shape.longest && shortest <= UINT32_MAX && src.fits() && dst.fits()) {
+    shape.even = EvenCopy{src.low(), dst.low(), static_cast<uint32_t>(shortest), src.shift(), dst.shift(), 0};
+  }
   return shape;
+}
+
+size_t window_of(std::span<const Run> runs, uint64_t window_bytes, size_t most) {
+  if (runs.empty()) return 0;
+  uint64_t bytes = 0;
+  const auto sample = runs.first(std::min(kSample, runs.size()));
+  for (const Run& run : sample) bytes += run.nbytes;
+  const uint64_t mean = std::max<uint64_t>(1, bytes / sample.size());
+  const auto longest = static_cast<size_t>(std::clamp<uint64_t>(window_bytes / mean, 1, most));
+  const size_t windows = (runs.size() + longest - 1) / longest;
+  return (runs.size() + windows - 1) / windows;
 }
 
 CopyChoice choose_way(const PlanShape& shape, CopyDirection direction, const CopyThresholds& thresholds,
                       const CopyAbilities& abilities, CopyWay asked) {
   const CopyWay way = possible_way(wanted_way(shape, direction, thresholds, asked), shape, direction, abilities);
   if (way != CopyWay::kKernel && way != CopyWay::kBulkKernel) return {way, 0};
-  return {way, capped(grids_of(thresholds, way, direction)[size_class(shape.mean())], thresholds.grid_cap)};
+  const unsigned grid = grids_of(thresholds, way, direction)[size_class(shape.mean())];
+  return {way, capped(grid, thresholds.grid_cap), capped(2 * grid, thresholds.grid_cap)};
 }
 
 PlanCut cut_plan(const PlanShape& shape, uint32_t largest_part) {
@@ -74,7 +123,11 @@ PlanCut cut_plan(const PlanShape& shape, uint32_t largest_part) {
   const uint64_t longest = std::clamp<uint64_t>(std::min(shape.longest, tolerated), 1, most);
   const uint64_t parts = (longest + largest_part - 1) / largest_part;
   const uint64_t part_bytes = std::min<uint64_t>(largest_part, round_up((longest + parts - 1) / parts, kPartUnit));
-  return {{0, static_cast<uint32_t>(parts), static_cast<uint32_t>(part_bytes), 0}, parts * part_bytes};
+  return {{0, static_cast<uint32_t>(parts), static_cast<uint32_t>(part_bytes), 1}, parts * part_bytes};
+}
+
+uint32_t share_of(uint64_t parts, uint64_t groups) {
+  return static_cast<uint32_t>(std::clamp<uint64_t>(parts / (groups * kShares), 1, kMostShare));
 }
 
 }  // namespace umbp

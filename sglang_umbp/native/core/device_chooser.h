@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "device_copier.h"
@@ -15,11 +16,16 @@ struct PlanShape {
   uint64_t bytes = 0;
   uint64_t longest = 0;
   bool aligned = true;  // every address and size is a multiple of kBulkAlignment
+  std::optional<EvenCopy> even;  // what the runs have in common, where they can be an even plan
 
   uint64_t mean() const { return runs == 0 ? 0 : bytes / runs; }
 };
 
 PlanShape shape_of(std::span<const Run> runs);
+
+// How many runs each launch takes, so that launches are about equal and copy about window_bytes (going by the first
+// runs' size), and none has more than `most` runs.
+size_t window_of(std::span<const Run> runs, uint64_t window_bytes, size_t most);
 
 // What the device and its runtime offer.
 struct CopyAbilities {
@@ -31,6 +37,9 @@ struct CopyAbilities {
 struct CopyChoice {
   CopyWay way;    // never kAuto
   unsigned grid;  // blocks of a kernel; 0 for DMA
+  // Blocks of a launch that is done when each group of threads has copied one part: it is over so soon that more
+  // blocks disturb nobody.
+  unsigned most = grid;
 };
 
 // kAuto: what the thresholds say. A way that is asked for by name is taken where it can be: a bulk kernel becomes the
@@ -41,11 +50,14 @@ CopyChoice choose_way(const PlanShape& shape, CopyDirection direction, const Cop
 
 // How the runs of a plan are cut for a kernel that copies parts of at most largest_part bytes. Runs longer than
 // longest_piece must be split into pieces of at most that (so that one long run among many short ones does not make
-// every run cost as many parts as the long one has); the cut's count is left 0 for each launch to fill.
+// every run cost as many parts as the long one has); the cut's count and share are left for each launch to fill.
 struct PlanCut {
   CopyCut cut;
   uint64_t longest_piece;  // a multiple of kPartUnit
 };
 PlanCut cut_plan(const PlanShape& shape, uint32_t largest_part);
+
+// Parts that a group of threads takes at a time, of a plan of so many parts for so many groups.
+uint32_t share_of(uint64_t parts, uint64_t groups);
 
 }  // namespace umbp

@@ -1,6 +1,7 @@
 #include "device_copier.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -45,12 +46,14 @@ class Kernels {
 
   FunctionHandle small() const { return small_; }
   FunctionHandle plain() const { return plain_; }
+  FunctionHandle even() const { return even_; }
   FunctionHandle bulk() const { return bulk_; }  // null where the device has no bulk copies
 
  private:
   void find_functions() {
     small_ = api_.find_function(module_, kSmallKernel);
     plain_ = api_.find_function(module_, kPlainKernel);
+    even_ = api_.find_function(module_, kEvenKernel);
     if (api_.properties(device_).major < kBulkFromMajor) return;
     end_quietly([this] {  // one kernel less is no reason to do without the others
       const FunctionHandle found = api_.find_function(module_, kBulkKernel);
@@ -67,8 +70,30 @@ class Kernels {
   ModuleHandle module_ = nullptr;
   FunctionHandle small_ = nullptr;
   FunctionHandle plain_ = nullptr;
+  FunctionHandle even_ = nullptr;
   FunctionHandle bulk_ = nullptr;
 };
+
+// Copies to the device: whether there are some now, or were a moment ago.
+class InwardCopies {
+ public:
+  void note() { last_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
+  bool lately() const {
+    const Clock::time_point last{Clock::duration(last_.load(std::memory_order_relaxed))};
+    return Clock::now() - last < kLately;
+  }
+
+ private:
+  // Restores of a request come one layer group after another.
+  static constexpr std::chrono::milliseconds kLately{20};
+  std::atomic<Clock::rep> last_{Clock::duration(-kLately).count()};
+};
+
+// Copies to the host leave the way that the requests of copies to the device travel.
+void keep_way_free(CopyThresholds& thresholds) {
+  for (unsigned& grid : thresholds.d2h_grids) grid = std::min(grid, thresholds.d2h_grid_beside_h2d);
+  thresholds.bulk.fill(false);
+}
 
 // What choose_way() needs besides a plan.
 struct Choosing {
@@ -83,13 +108,14 @@ struct Choosing {
 
 // Puts one plan into a lane's stream and counts what that took.
 //
-// Long plans are looked at in windows, one a launch, so that the device begins before the whole was looked at; the
-// first window decides whether kernels or DMA copy all of it.
+// Kernels get long plans in windows, one a launch, so that the device begins before the whole was looked at, and the
+// model gets the multiprocessors now and then; the first window decides whether kernels or DMA copy all of it.
 class Submission {
  public:
   Submission(DeviceApi& api, int device, const Kernels& kernels, DeviceLane& lane, std::span<const Run> runs,
              const Choosing& choosing)
-      : api_(api), device_(device), kernels_(kernels), lane_(lane), runs_(runs), choosing_(choosing) {}
+      : api_(api), device_(device), kernels_(kernels), lane_(lane), runs_(runs), choosing_(choosing),
+        window_runs_(window_of(runs, choosing.thresholds.launch_bytes, kMostWindowRuns)) {}
 
   void put(CopyWay asked) {
     const PlanShape shape = shape_of(window(0));
@@ -119,37 +145,32 @@ class Submission {
     unsigned threads;
     unsigned shared_bytes;
     unsigned parts_a_block;  // that one block copies at a time
-    uint32_t largest_part;
   };
 
   std::span<const Run> window(size_t first) const {
-    return runs_.subspan(first, std::min(DeviceLane::kWindowRuns, runs_.size() - first));
+    return runs_.subspan(first, std::min(window_runs_, runs_.size() - first));
   }
 
   KernelShape plain_shape(FunctionHandle function) const {
-    return {function, kPlainThreads, 0, kPlainThreads / kPlainGroup, kPlainPartBytes};
+    return {function, kPlainThreads, 0, kPlainThreads / kPlainGroup};
   }
-  KernelShape shape_of_kernel(CopyWay way) const {
-    if (way != CopyWay::kBulkKernel) return plain_shape(kernels_.plain());
-    return {kernels_.bulk(), kBulkThreads, kBulkSharedBytes, kBulkThreads, kBulkPartBytes};
-  }
+  KernelShape bulk_shape() const { return {kernels_.bulk(), kBulkThreads, kBulkSharedBytes, kBulkThreads}; }
 
   void put_windows(const PlanShape& first_shape, const CopyChoice& first_choice) {
-    if (first_choice.way == CopyWay::kKernel && runs_.size() <= kSmallPieces &&
-        put_small(first_shape, first_choice.grid)) {
+    if (first_choice.way == CopyWay::kKernel && runs_.size() <= kSmallPieces && runs_.size() == window_runs_ &&
+        put_small(first_shape, first_choice)) {
       return;
     }
-    size_t block = 0;
     for (size_t first = 0; first < runs_.size();) {
       const auto runs = window(first);
       const PlanShape shape = first == 0 ? first_shape : shape_of(runs);
-      put_window(runs, shape, first == 0 ? first_choice : choosing_.choose(shape, first_choice.way), &block);
+      put_window(runs, shape, first == 0 ? first_choice : choosing_.choose(shape, first_choice.way));
       first += runs.size();
     }
   }
 
   // False, and nothing is done, if the plan has too many pieces for an argument.
-  bool put_small(const PlanShape& shape, unsigned grid) {
+  bool put_small(const PlanShape& shape, const CopyChoice& choice) {
     const PlanCut cut = cut_plan(shape, kPlainPartBytes);
     PieceSource source(runs_, shape.longest, cut.longest_piece);
     SmallCopyPlan plan;
@@ -157,36 +178,52 @@ class Submission {
     plan.cut.count = static_cast<uint32_t>(source.fill(plan.pieces, kSmallPieces));
     if (!source.finished()) return false;
     void* parameters[] = {&plan};
-    launch(plain_shape(kernels_.small()), plan.cut, grid, parameters);
+    launch(plain_shape(kernels_.small()), plan.cut, choice, parameters);
     bytes_ += shape.bytes;
     return true;
   }
 
-  void put_window(std::span<const Run> runs, const PlanShape& shape, const CopyChoice& choice, size_t* block) {
-    const KernelShape kernel = shape_of_kernel(choice.way);
-    const PlanCut cut = cut_plan(shape, kernel.largest_part);
-    PieceSource source(runs, shape.longest, cut.longest_piece);
-    for (; !source.finished(); ++*block) {
-      CopyCut part = cut.cut;
-      CopyPiece* const room = lane_.plan_block(*block);
-      part.count = static_cast<uint32_t>(source.fill(room, DeviceLane::kBlockPieces));
-      uint64_t pieces = place_plan(*block, part.count);
-      void* parameters[] = {&pieces, &part};
-      launch(kernel, part, choice.grid, parameters);
+  void put_window(std::span<const Run> runs, const PlanShape& shape, const CopyChoice& choice) {
+    const bool bulk = choice.way == CopyWay::kBulkKernel;
+    const PlanCut cut = cut_plan(shape, bulk ? kBulkPartBytes : kPlainPartBytes);
+    if (!bulk && shape.even && shape.longest <= cut.longest_piece) {
+      put_even(runs, *shape.even, cut.cut, choice);
+    } else {
+      put_listed(PieceSource(runs, shape.longest, cut.longest_piece), cut.cut,
+                 bulk ? bulk_shape() : plain_shape(kernels_.plain()), choice);
     }
     bytes_ += shape.bytes;
   }
 
-  uint64_t place_plan(size_t block, size_t count) {
-    if (choosing_.direction == CopyDirection::kHostToDevice) return lane_.plan_alias(block);
-    ++calls_;
-    return lane_.send_plan(block, count);
+  void put_even(std::span<const Run> runs, EvenCopy even, CopyCut cut, const CopyChoice& choice) {
+    const size_t nbytes = runs.size() * sizeof(EvenCopyPiece);
+    const auto room = lane_.plan_room(nbytes);
+    fill_even(runs, even, static_cast<EvenCopyPiece*>(room.memory));
+    lane_.keep_plan(nbytes);
+    cut.count = static_cast<uint32_t>(runs.size());
+    uint64_t pieces = room.alias;
+    void* parameters[] = {&pieces, &even, &cut};
+    launch(plain_shape(kernels_.even()), cut, choice, parameters);
   }
 
-  void launch(const KernelShape& kernel, const CopyCut& cut, unsigned grid, void** parameters) {
+  void put_listed(PieceSource source, CopyCut cut, const KernelShape& kernel, const CopyChoice& choice) {
+    while (!source.finished()) {
+      const size_t most = std::min(kMostPieces, source.at_most());
+      const auto room = lane_.plan_room(most * sizeof(CopyPiece));
+      cut.count = static_cast<uint32_t>(source.fill(static_cast<CopyPiece*>(room.memory), most));
+      lane_.keep_plan(cut.count * sizeof(CopyPiece));
+      uint64_t pieces = room.alias;
+      void* parameters[] = {&pieces, &cut};
+      launch(kernel, cut, choice, parameters);
+    }
+  }
+
+  // The parameters name `cut`.
+  void launch(const KernelShape& kernel, CopyCut& cut, const CopyChoice& choice, void** parameters) {
     const uint64_t parts = uint64_t{cut.count} * cut.parts;
     const uint64_t useful = (parts + kernel.parts_a_block - 1) / kernel.parts_a_block;
-    const auto blocks = static_cast<unsigned>(std::min<uint64_t>(grid, useful));
+    const auto blocks = static_cast<unsigned>(useful <= choice.most ? useful : choice.grid);
+    cut.share = share_of(parts, uint64_t{blocks} * kernel.parts_a_block);
     api_.launch(device_, {kernel.function, blocks, kernel.threads, kernel.shared_bytes, parameters},
                 lane_.stream());
     ++calls_;
@@ -220,6 +257,9 @@ class Submission {
 
   // Of one batched call: more gains nothing.
   static constexpr size_t kMostDescriptors = 8192;
+  static constexpr size_t kMostWindowRuns = 65536;
+  static constexpr size_t kMostPieces = DeviceLane::kBlockBytes / sizeof(CopyPiece);
+  static_assert(kMostWindowRuns * sizeof(EvenCopyPiece) <= DeviceLane::kBlockBytes);
 
   DeviceApi& api_;
   int device_;
@@ -227,6 +267,7 @@ class Submission {
   DeviceLane& lane_;
   std::span<const Run> runs_;
   Choosing choosing_;
+  size_t window_runs_;
   CopyWay way_ = CopyWay::kAuto;
   uint64_t bytes_ = 0;
   uint64_t descriptors_ = 0;
@@ -289,6 +330,14 @@ struct DeviceCopier::State {
     ++totals.by_way[static_cast<size_t>(done.way())];
   }
 
+  // For a copy that is submitted now.
+  Choosing choosing(CopyDirection direction) {
+    Choosing made{direction, current_thresholds(), abilities()};
+    if (direction == CopyDirection::kHostToDevice) inward.note();
+    if (direction == CopyDirection::kDeviceToHost && inward.lately()) keep_way_free(made.thresholds);
+    return made;
+  }
+
   CopyAbilities abilities() const {
     return {kernels.plain() != nullptr, kernels.bulk() != nullptr, api->max_batch() != 0};
   }
@@ -299,6 +348,7 @@ struct DeviceCopier::State {
   // All copies to the host, one after the other: more of them at once are no faster, and fill the way on which the
   // requests of copies to the device travel.
   const DeviceStream outward;
+  InwardCopies inward;
   const unsigned max_lanes;
   std::mutex mutex;
   std::condition_variable returned;
@@ -317,7 +367,7 @@ DeviceCopier::~DeviceCopier() = default;
 DeviceCopier::Ticket DeviceCopier::submit(std::span<const Run> runs, size_t fragments, CopyDirection direction,
                                           const CopyOrder& after, CopyWay way) {
   if (runs.empty()) return {};
-  const Choosing choosing{direction, state_->current_thresholds(), state_->abilities()};
+  const Choosing choosing = state_->choosing(direction);
   std::unique_ptr<DeviceLane> lane(state_->take_lane());
   try {
     Submission submission(*state_->api, state_->device, state_->kernels, *lane, runs, choosing);

@@ -33,13 +33,18 @@ struct CopyThresholds {
   using Grids = std::array<unsigned, kClasses>;
 
   uint64_t dma_from_bytes = 1 << 20;  // mean bytes of a run from which batched DMA is used
-  // What an H200 needs for the link's rate, beside a matrix product too; more blocks slow that. Measuring only adds to
-  // these: alone, half of them seem enough.
-  Grids h2d_grids{32, 32, 32, 32};  // of the plain kernel
-  Grids d2h_grids{12, 12, 8, 8};
+  // What an H200 needs for the link's rate, of blocks of 512 threads; measuring only adds to these.
+  Grids h2d_grids{6, 6, 6, 6};  // of the plain kernel
+  Grids d2h_grids{3, 3, 2, 2};
   Grids bulk_h2d_grids{6, 4, 4, 4};  // of the bulk kernel
   Grids bulk_d2h_grids{8, 4, 3, 3};
   std::array<bool, kClasses> bulk{};  // the bulk kernel instead of the plain one, where it can be
+  // Blocks of copies to the host while there are copies to the device: those send their requests the way that these
+  // send their bytes, and wait for each other at the link's full rate.
+  unsigned d2h_grid_beside_h2d = 1;
+  // Bytes of one launch, about: a kernel of the model whose blocks found the multiprocessors taken gets them after
+  // that, 1.4 ms on a PCIe 5 link.
+  uint64_t launch_bytes = 72 << 20;
   unsigned grid_cap = 0;              // a setting of the user's, for both kernels; 0: none
 };
 

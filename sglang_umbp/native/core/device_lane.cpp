@@ -1,5 +1,7 @@
 #include "device_lane.h"
 
+#include <algorithm>
+
 namespace umbp {
 namespace {
 
@@ -8,6 +10,8 @@ using std::chrono::microseconds;
 
 // Copies that should need more than this are waited for by blocking: the 30 us it costs are little to them.
 constexpr microseconds kLongestAsked{1000};
+// Plans begin at multiples of this.
+constexpr size_t kPlanUnit = 128;
 // How much longer than expected a short copy is asked for.
 constexpr microseconds kPatience{100};
 
@@ -32,6 +36,7 @@ DeviceLane::DeviceLane(DeviceApi& api, int device)
 void DeviceLane::begin(StreamHandle shared) {
   shared_ = shared != nullptr;
   active_ = shared_ ? shared : own_.get();
+  block_ = used_ = 0;
 }
 
 void DeviceLane::order_after(const CopyOrder& order) {
@@ -42,17 +47,18 @@ void DeviceLane::order_after(const CopyOrder& order) {
   if (order.event != nullptr) api_.wait_event(device_, active_, order.event);
 }
 
-CopyPiece* DeviceLane::plan_block(size_t i) {
-  while (blocks_.size() <= i) {
-    blocks_.push_back(std::make_unique<PlanBlock>(api_, device_, kBlockPieces * sizeof(CopyPiece)));
+DeviceLane::PlanRoom DeviceLane::plan_room(size_t nbytes) {
+  if (nbytes > kBlockBytes - used_) {
+    ++block_;
+    used_ = 0;
   }
-  return static_cast<CopyPiece*>(blocks_[i]->pinned.memory());
+  while (blocks_.size() <= block_) blocks_.push_back(std::make_unique<PinnedBlock>(api_, device_, kBlockBytes));
+  const PinnedBlock& block = *blocks_[block_];
+  return {static_cast<std::byte*>(block.memory()) + used_, block.alias() + used_};
 }
 
-uint64_t DeviceLane::send_plan(size_t i, size_t n) {
-  const PlanBlock& block = *blocks_[i];
-  api_.copy_async(device_, block.sent.address(), block.pinned.alias(), n * sizeof(CopyPiece), active_);
-  return block.sent.address();
+void DeviceLane::keep_plan(size_t nbytes) {
+  used_ = std::min(kBlockBytes, (used_ + nbytes + kPlanUnit - 1) / kPlanUnit * kPlanUnit);
 }
 
 void DeviceLane::mark_end(std::chrono::nanoseconds expected) {

@@ -15,11 +15,8 @@ namespace umbp {
 
 class DeviceLane {
  public:
-  // Runs of one launch: the device copies them (0.6 ms, if they are of 2 KB) while the next ones are planned.
-  static constexpr size_t kWindowRuns = 16384;
-  // Pieces of one launch at most. Runs are split where they are longer than twice their mean, which makes at most half
-  // as many pieces more: one launch is enough for a window.
-  static constexpr size_t kBlockPieces = kWindowRuns / 2 * 3;
+  // Bytes of the longest plan of one launch.
+  static constexpr size_t kBlockBytes = 1 << 20;
 
   DeviceLane(DeviceApi& api, int device);
   DeviceLane(const DeviceLane&) = delete;
@@ -33,14 +30,14 @@ class DeviceLane {
   // What is put into the stream from now on waits for `order`.
   void order_after(const CopyOrder& order);
 
-  // Room for kBlockPieces pieces: block number `i` of this copy. Kept for the next ones.
-  CopyPiece* plan_block(size_t i);
-  // Where the device finds the pieces of that block in host memory. Reading them there takes time that a kernel which
-  // reads host memory anyhow hides.
-  uint64_t plan_alias(size_t i) const { return blocks_[i]->pinned.alias(); }
-  // The same in device memory, where they are put first, in the stream's order: a kernel that writes to host memory
-  // would need three times the blocks otherwise.
-  uint64_t send_plan(size_t i, size_t n);
+  // Room for a plan in pinned memory, and where the device finds it, until the copy is done. At most kBlockBytes.
+  struct PlanRoom {
+    void* memory;
+    uint64_t alias;
+  };
+  PlanRoom plan_room(size_t nbytes);
+  // The first `nbytes` of the room that was asked for last hold a plan; the rest is given back.
+  void keep_plan(size_t nbytes);
 
   // The copy's last work is in the stream; it should need about `expected`.
   void mark_end(std::chrono::nanoseconds expected);
@@ -60,12 +57,9 @@ class DeviceLane {
   bool shared_ = false;
   DeviceEvent end_;
   DeviceEvent before_;
-  struct PlanBlock {
-    PlanBlock(DeviceApi& api, int device, uint64_t nbytes) : pinned(api, device, nbytes), sent(api, device, nbytes) {}
-    PinnedBlock pinned;
-    DeviceBlock sent;
-  };
-  std::vector<std::unique_ptr<PlanBlock>> blocks_;
+  std::vector<std::unique_ptr<PinnedBlock>> blocks_;  // kept for the next copies
+  size_t block_ = 0;  // that plans are being placed in
+  size_t used_ = 0;   // bytes of it
   std::chrono::steady_clock::time_point asked_until_;
   bool blocks_at_once_ = false;
   bool end_is_marked_ = false;

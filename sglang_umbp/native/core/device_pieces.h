@@ -18,6 +18,9 @@ class PieceSource {
 
   bool finished() const { return next_ == runs_.size(); }
 
+  // No more than so many pieces are left.
+  size_t at_most() const { return whole_ ? runs_.size() - next_ : SIZE_MAX; }
+
   // Writes up to `room` pieces; returns how many.
   size_t fill(CopyPiece* out, size_t room) {
     if (!whole_) return fill_split(out, room);
@@ -49,5 +52,13 @@ class PieceSource {
   size_t next_ = 0;
   uint64_t done_ = 0;  // bytes of the next run that are in pieces already
 };
+
+// The runs of an even plan, one piece each.
+inline void fill_even(std::span<const Run> runs, const EvenCopy& even, EvenCopyPiece* out) {
+  for (const Run& run : runs) {
+    *out++ = {static_cast<uint32_t>((run.src - even.src) >> even.src_shift),
+              static_cast<uint32_t>((run.dst - even.dst) >> even.dst_shift)};
+  }
+}
 
 }  // namespace umbp
