@@ -39,9 +39,14 @@ COPIER_PLANTS = {
         "static_cast<void>(nbytes);",
     ),
     "one block for all plans": ("device_lane.cpp", "    ++block_;\n", ""),
-    "a unit that not all addresses have": ("device_chooser.cpp", "differing_ |= address ^ first_;", "differing_ = 8;"),
-    "an even plan of two sizes": ("device_chooser.cpp", "shortest == shape.longest && ", ""),
-    "an even plan that reaches too far": ("device_chooser.cpp", "&& src.fits() && dst.fits()", ""),
+    "a unit that not all addresses have": ("device_chooser.cpp", "differing_ |= address ^ first_;", "differing_ = 0;"),
+    "an even plan of two sizes": ("device_pieces.h", "    odd |= run.nbytes ^ even.nbytes;\n", ""),
+    "an even plan that reaches too far": ("device_pieces.h", "    odd |= distance ^ ", "    odd |= 0 & "),
+    "pieces that were not all even": (
+        "device_copier.cpp",
+        "shape.longest > cut.longest_piece || !fill",
+        "!&shape || fill",
+    ),
     "blocks that copies to the device need": (
         "device_copier.cpp",
         "inward.lately()) keep_way_free",
@@ -58,15 +63,15 @@ COPIER_PLANTS = {
         "bulk ? kBulkPartBytes : kPlainPartBytes",
         "kPlainPartBytes * 2",
     ),
-    "windows by the first one's shape": (
+    "windows by the first runs' alignment": (
         "device_copier.cpp",
-        "first == 0 ? first_choice : choosing_.choose(shape, first_choice.way)",
-        "first_choice",
+        "const bool bulk = choice.way == CopyWay::kBulkKernel;",
+        "const bool bulk = way == CopyWay::kBulkKernel;",
     ),
-    "a window cut as the first one": (
+    "a window cut as the first runs": (
         "device_copier.cpp",
-        "const PlanShape shape = first == 0 ? first_shape : shape_of(runs);",
-        "const PlanShape shape = first_shape;",
+        "const PlanShape shape = shape_of(runs);",
+        "const PlanShape shape = shape_of(runs_.first(1));",
     ),
     "an argument for more than it holds": ("device_copier.cpp", "if (!source.finished()) return false;", ""),
     "a stream that is not waited for": (
@@ -104,6 +109,7 @@ KERNEL_PLANTS = {
     "the next share's bytes": ("copy_part(share.part(i), lane);", "copy_part(next.part(i), lane);"),
     "a share beyond the plan": ("total - first < cut.share ? total - first : cut.share", "cut.share"),
     "the wrong unit of a side": ("<< even.dst_shift)", "<< even.src_shift)"),
+    "places below the middle": ("static_cast<long long>(at.src)", "static_cast<u32>(at.src)"),
 }
 
 

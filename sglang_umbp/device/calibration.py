@@ -14,7 +14,7 @@ from .compiler import kernel_source
 
 logger = logging.getLogger(__name__)
 
-FORMAT = "1"
+FORMAT = "2"
 """Changes when what is measured changes: thresholds of before are measured anew."""
 
 

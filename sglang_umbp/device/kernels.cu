@@ -19,8 +19,8 @@ struct Piece {
 };
 
 struct EvenPiece {
-  u32 src;
-  u32 dst;
+  int src;
+  int dst;
 };
 
 struct Even {
@@ -52,6 +52,7 @@ struct Part {
 };
 
 #define UMBP_PLAIN_THREADS 512
+#define UMBP_SMALL_THREADS 128
 #ifndef UMBP_UNROLL
 #define UMBP_UNROLL 4  // loads of one thread that are in flight together
 #endif
@@ -164,8 +165,8 @@ struct EvenPlan {
   Even even;
   __device__ __forceinline__ Piece piece(u32 i) const {
     const EvenPiece at = pieces[i];
-    return {even.src + (static_cast<u64>(at.src) << even.src_shift),
-            even.dst + (static_cast<u64>(at.dst) << even.dst_shift), even.nbytes};
+    return {even.src + (static_cast<u64>(static_cast<long long>(at.src)) << even.src_shift),
+            even.dst + (static_cast<u64>(static_cast<long long>(at.dst)) << even.dst_shift), even.nbytes};
   }
 };
 
@@ -206,9 +207,9 @@ class Share {
 
 // Groups of threads take shares of cut.share parts in turn; a group asks for its next share before it copies the one
 // that it has.
-template <class Plan>
+template <u32 threads, class Plan>
 __device__ __forceinline__ void copy_plan(const Plan& plan, const Cut& cut) {
-  const u32 groups_a_block = UMBP_PLAIN_THREADS / UMBP_GROUP;
+  const u32 groups_a_block = threads / UMBP_GROUP;
   const u32 lane = threadIdx.x % UMBP_GROUP;
   const u32 stride = gridDim.x * groups_a_block * cut.share;
   const u32 total = cut.count * cut.parts;
@@ -223,19 +224,19 @@ __device__ __forceinline__ void copy_plan(const Plan& plan, const Cut& cut) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(UMBP_PLAIN_THREADS)
+extern "C" __global__ void __launch_bounds__(UMBP_SMALL_THREADS)
     umbp_copy_small(const UMBP_CONSTANT_PARAMETER SmallPlan plan) {
-  copy_plan(ListedPlan{plan.pieces}, plan.cut);
+  copy_plan<UMBP_SMALL_THREADS>(ListedPlan{plan.pieces}, plan.cut);
 }
 
 extern "C" __global__ void __launch_bounds__(UMBP_PLAIN_THREADS)
     umbp_copy_plain(const Piece* pieces, const Cut cut) {
-  copy_plan(ListedPlan{pieces}, cut);
+  copy_plan<UMBP_PLAIN_THREADS>(ListedPlan{pieces}, cut);
 }
 
 extern "C" __global__ void __launch_bounds__(UMBP_PLAIN_THREADS)
     umbp_copy_even(const EvenPiece* pieces, const Even even, const Cut cut) {
-  copy_plan(EvenPlan{pieces, even}, cut);
+  copy_plan<UMBP_PLAIN_THREADS>(EvenPlan{pieces, even}, cut);
 }
 
 #if defined(UMBP_CUDA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -56,13 +56,14 @@ static_assert(sizeof(source::SmallPlan) == sizeof(umbp::SmallCopyPlan));
 static_assert(offsetof(source::SmallPlan, pieces) == offsetof(umbp::SmallCopyPlan, pieces));
 static_assert(UMBP_SMALL_PIECES == umbp::kSmallPieces);
 static_assert(UMBP_PLAIN_THREADS == umbp::kPlainThreads);
+static_assert(UMBP_SMALL_THREADS == umbp::kSmallThreads);
 static_assert(UMBP_GROUP == umbp::kPlainGroup);
 
 template <class Kernel>
-void run_blocks(unsigned grid, Kernel&& kernel) {
+void run_blocks(unsigned grid, unsigned threads, Kernel&& kernel) {
   gridDim.x = grid;
   for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) {
-    for (threadIdx.x = 0; threadIdx.x < UMBP_PLAIN_THREADS; ++threadIdx.x) kernel();
+    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) kernel();
   }
 }
 
@@ -76,9 +77,9 @@ void run_plan(const Plan& plan, unsigned grid, bool small) {
     source::SmallPlan argument{};
     argument.cut = plan.cut;
     std::memcpy(argument.pieces, plan.pieces.data(), plan.pieces.size() * sizeof(source::Piece));
-    run_blocks(grid, [&] { source::umbp_copy_small(argument); });
+    run_blocks(grid, UMBP_SMALL_THREADS, [&] { source::umbp_copy_small(argument); });
   } else {
-    run_blocks(grid, [&] { source::umbp_copy_plain(plan.pieces.data(), plan.cut); });
+    run_blocks(grid, UMBP_PLAIN_THREADS, [&] { source::umbp_copy_plain(plan.pieces.data(), plan.cut); });
   }
 }
 
@@ -151,19 +152,20 @@ class RandomPlans {
     const uint64_t dst_pitch = ((nbytes >> dst_shift) + 1 + below(3)) << dst_shift;
     Bytes from(count * src_pitch + 64), to(count * dst_pitch + 64, kSentinel), wanted = to;
     for (unsigned char& byte : from) byte = static_cast<unsigned char>(random_());
-    const uint64_t src = below(32), dst = below(32);
+    const uint64_t src = below(32), dst = below(32), origin = below(count);
     std::vector<source::EvenPiece> pieces;
     for (size_t i = 0; i < count; ++i) {
       const size_t other = (i * 7919) % count;  // twice the same, where the two have a divisor in common
-      pieces.push_back({static_cast<uint32_t>(other * src_pitch >> src_shift),
-                        static_cast<uint32_t>(i * dst_pitch >> dst_shift)});
+      pieces.push_back({static_cast<int>(other * src_pitch >> src_shift) - static_cast<int>(origin * src_pitch >> src_shift),
+                        static_cast<int>(i * dst_pitch >> dst_shift) - static_cast<int>(origin * dst_pitch >> dst_shift)});
       std::memcpy(wanted.data() + dst + i * dst_pitch, from.data() + src + other * src_pitch, nbytes);
     }
-    const source::Even even{address(from, src), address(to, dst), nbytes, src_shift, dst_shift, 0};
+    const source::Even even{address(from, src + origin * src_pitch), address(to, dst + origin * dst_pitch), nbytes, src_shift, dst_shift, 0};
     const auto part_bytes = static_cast<uint32_t>(umbp::kPartUnit * (1 + below(4)));
     const source::Cut cut{static_cast<uint32_t>(count), (nbytes + part_bytes - 1) / part_bytes, part_bytes,
                           static_cast<uint32_t>(1 + below(umbp::kMostShare))};
-    run_blocks(static_cast<unsigned>(1 + below(3)), [&] { source::umbp_copy_even(pieces.data(), even, cut); });
+    run_blocks(static_cast<unsigned>(1 + below(3)), UMBP_PLAIN_THREADS,
+               [&] { source::umbp_copy_even(pieces.data(), even, cut); });
     expect_equal(to, wanted, "an even plan");
     bytes_ += uint64_t{nbytes} * count;
   }

@@ -51,7 +51,7 @@ inline void copy_pieces(const Memory& memory, const umbp::CopyPiece* pieces, con
 inline Work copy_small(const Shape& shape, void** parameters) {
   const auto plan = parameter<umbp::SmallCopyPlan>(parameters, 0);
   return [=](const Memory& memory) {
-    if (shape.block != umbp::kPlainThreads || plan.cut.count > umbp::kSmallPieces) throw Fault{};
+    if (shape.block != umbp::kSmallThreads || plan.cut.count > umbp::kSmallPieces) throw Fault{};
     copy_pieces(memory, plan.pieces, plan.cut);
   };
 }

@@ -250,7 +250,8 @@ class QueuedDevice : public DeviceApi {
   }
   static void check_launch(const std::string& name, const Launch& launch) {
     const bool bulk = name == kBulkKernel;
-    if (launch.grid == 0 || launch.grid > kMostBlocks || launch.block != (bulk ? kBulkThreads : kPlainThreads) ||
+    const unsigned threads = bulk ? kBulkThreads : name == kSmallKernel ? kSmallThreads : kPlainThreads;
+    if (launch.grid == 0 || launch.grid > kMostBlocks || launch.block != threads ||
         launch.shared_bytes != (bulk ? kBulkSharedBytes : 0)) {
       throw DeviceError("a launch of another shape than the kernel's");
     }

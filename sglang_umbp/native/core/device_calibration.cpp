@@ -17,8 +17,8 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kBufferBytes = 16 << 20;
 constexpr uint64_t kCopyBytes = kBufferBytes / 2;
 constexpr int kRepeats = 2;
-// Time that fewer blocks may need more than the best number.
-constexpr double kTolerated = 1.04;
+// Time that fewer blocks may need more than the best number: what is measured is short, and noisy by half as much.
+constexpr double kTolerated = 1.08;
 // What the bulk kernel must gain: beside a matrix product both leave it the same (measured on an H200).
 constexpr double kBulkGain = 0.97;
 

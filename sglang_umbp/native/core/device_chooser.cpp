@@ -11,12 +11,10 @@ constexpr uint64_t kPieceOverMean = 2;
 // Keeps count * parts of the largest launch within kMaxParts.
 constexpr uint64_t kMostParts = 65535;
 
-// Runs that window_of() looks at.
-constexpr size_t kSample = 1024;
 // Shares that a group of threads gets, about: so that none copies much longer than the others.
 constexpr uint64_t kShares = 64;
 
-// The addresses of one side of a plan.
+// The addresses of one side of some runs.
 class Side {
  public:
   explicit Side(uint64_t first) : first_(first), low_(first), high_(first) {}
@@ -25,10 +23,12 @@ class Side {
     high_ = std::max(high_, address);
     differing_ |= address ^ first_;
   }
-  uint64_t low() const { return low_; }
-  // All addresses are multiples of 2^shift from the lowest one.
-  uint32_t shift() const { return differing_ == 0 ? 0 : static_cast<uint32_t>(std::countr_zero(differing_)); }
-  bool fits() const { return (high_ - low_) >> shift() <= UINT32_MAX; }
+  // The smallest unit in which they are at most 2^31 apart: half of what a piece can tell, for those that follow.
+  uint32_t shift() const {
+    return static_cast<uint32_t>(std::max(0, static_cast<int>(std::bit_width(high_ - low_)) - 31));
+  }
+  bool has_unit() const { return differing_ == 0 || static_cast<uint32_t>(std::countr_zero(differing_)) >= shift(); }
+  uint64_t middle() const { return low_ + ((high_ - low_) / 2 >> shift() << shift()); }
 
  private:
   uint64_t first_;
@@ -78,34 +78,34 @@ const CopyThresholds::Grids& grids_of(const CopyThresholds& thresholds, CopyWay 
 
 PlanShape shape_of(std::span<const Run> runs) {
   PlanShape shape;
-  if (runs.empty()) return shape;
-  Side src(runs.front().src), dst(runs.front().dst);
-  uint64_t bits = 0, shortest = runs.front().nbytes;
+  uint64_t bits = 0;
   for (const Run& run : runs) {
     shape.bytes += run.nbytes;
     shape.longest = std::max(shape.longest, run.nbytes);
-    shortest = std::min(shortest, run.nbytes);
-    src.add(run.src);
-    dst.add(run.dst);
     bits |= run.src | run.dst | run.nbytes;
   }
   shape.runs = runs.size();
   shape.aligned = bits % kBulkAlignment == 0;
-  if (shortest == shape.longest && shortest <= UINT32_MAX && src.fits() && dst.fits()) {
-    shape.even = EvenCopy{src.low(), dst.low(), static_cast<uint32_t>(shortest), src.shift(), dst.shift(), 0};
-  }
   return shape;
 }
 
-size_t window_of(std::span<const Run> runs, uint64_t window_bytes, size_t most) {
-  if (runs.empty()) return 0;
-  uint64_t bytes = 0;
-  const auto sample = runs.first(std::min(kSample, runs.size()));
-  for (const Run& run : sample) bytes += run.nbytes;
-  const uint64_t mean = std::max<uint64_t>(1, bytes / sample.size());
-  const auto longest = static_cast<size_t>(std::clamp<uint64_t>(window_bytes / mean, 1, most));
-  const size_t windows = (runs.size() + longest - 1) / longest;
-  return (runs.size() + windows - 1) / windows;
+std::optional<EvenCopy> even_of(std::span<const Run> runs) {
+  if (runs.empty() || runs.front().nbytes > UINT32_MAX) return {};
+  Side src(runs.front().src), dst(runs.front().dst);
+  for (const Run& run : runs) {
+    if (run.nbytes != runs.front().nbytes) return {};
+    src.add(run.src);
+    dst.add(run.dst);
+  }
+  if (!src.has_unit() || !dst.has_unit()) return {};
+  return EvenCopy{src.middle(), dst.middle(), static_cast<uint32_t>(runs.front().nbytes), src.shift(), dst.shift(), 0};
+}
+
+size_t window_of(size_t runs, uint64_t mean, uint64_t launch_bytes, size_t most) {
+  if (runs == 0) return 0;
+  const auto longest = static_cast<size_t>(std::clamp<uint64_t>(launch_bytes / std::max<uint64_t>(1, mean), 1, most));
+  const size_t windows = (runs + longest - 1) / longest;
+  return (runs + windows - 1) / windows;
 }
 
 CopyChoice choose_way(const PlanShape& shape, CopyDirection direction, const CopyThresholds& thresholds,

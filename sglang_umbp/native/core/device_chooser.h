@@ -16,16 +16,19 @@ struct PlanShape {
   uint64_t bytes = 0;
   uint64_t longest = 0;
   bool aligned = true;  // every address and size is a multiple of kBulkAlignment
-  std::optional<EvenCopy> even;  // what the runs have in common, where they can be an even plan
 
   uint64_t mean() const { return runs == 0 ? 0 : bytes / runs; }
 };
 
 PlanShape shape_of(std::span<const Run> runs);
 
-// How many runs each launch takes, so that launches are about equal and copy about window_bytes (going by the first
-// runs' size), and none has more than `most` runs.
-size_t window_of(std::span<const Run> runs, uint64_t window_bytes, size_t most);
+// What the pieces of an even plan have in common, going by the first runs of it; nothing where these are of several
+// sizes or too far apart for their alignment.
+std::optional<EvenCopy> even_of(std::span<const Run> runs);
+
+// How many runs each launch takes, so that launches are about equal and copy about launch_bytes, and none has more than
+// `most` runs.
+size_t window_of(size_t runs, uint64_t mean, uint64_t launch_bytes, size_t most);
 
 // What the device and its runtime offer.
 struct CopyAbilities {

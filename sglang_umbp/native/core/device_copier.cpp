@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -109,22 +110,25 @@ struct Choosing {
 // Puts one plan into a lane's stream and counts what that took.
 //
 // Kernels get long plans in windows, one a launch, so that the device begins before the whole was looked at, and the
-// model gets the multiprocessors now and then; the first window decides whether kernels or DMA copy all of it.
+// model gets the multiprocessors now and then; the first runs decide whether kernels or DMA copy all of it.
 class Submission {
  public:
   Submission(DeviceApi& api, int device, const Kernels& kernels, DeviceLane& lane, std::span<const Run> runs,
              const Choosing& choosing)
-      : api_(api), device_(device), kernels_(kernels), lane_(lane), runs_(runs), choosing_(choosing),
-        window_runs_(window_of(runs, choosing.thresholds.launch_bytes, kMostWindowRuns)) {}
+      : api_(api), device_(device), kernels_(kernels), lane_(lane), runs_(runs), choosing_(choosing) {}
 
   void put(CopyWay asked) {
-    const PlanShape shape = shape_of(window(0));
+    const auto sample = runs_.first(std::min(kSampleRuns, runs_.size()));
+    const PlanShape shape = shape_of(sample);
     const CopyChoice choice = choosing_.choose(shape, asked);
     way_ = choice.way;
     switch (choice.way) {
       case CopyWay::kKernel:
+        if (sample.size() == runs_.size() && put_small(shape, choice)) break;
+        put_windows(shape.mean(), choice, even_of(sample));
+        break;
       case CopyWay::kBulkKernel:
-        put_windows(shape, choice);
+        put_windows(shape.mean(), choice, {});
         break;
       case CopyWay::kBatchedDma:
         put_batches();
@@ -145,32 +149,29 @@ class Submission {
     unsigned threads;
     unsigned shared_bytes;
     unsigned parts_a_block;  // that one block copies at a time
+    unsigned blocks_for_one = 1;  // that count as one block of a grid
   };
-
-  std::span<const Run> window(size_t first) const {
-    return runs_.subspan(first, std::min(window_runs_, runs_.size() - first));
-  }
 
   KernelShape plain_shape(FunctionHandle function) const {
     return {function, kPlainThreads, 0, kPlainThreads / kPlainGroup};
   }
+  KernelShape small_shape() const {
+    return {kernels_.small(), kSmallThreads, 0, kSmallThreads / kPlainGroup, kPlainThreads / kSmallThreads};
+  }
   KernelShape bulk_shape() const { return {kernels_.bulk(), kBulkThreads, kBulkSharedBytes, kBulkThreads}; }
 
-  void put_windows(const PlanShape& first_shape, const CopyChoice& first_choice) {
-    if (first_choice.way == CopyWay::kKernel && runs_.size() <= kSmallPieces && runs_.size() == window_runs_ &&
-        put_small(first_shape, first_choice)) {
-      return;
-    }
-    for (size_t first = 0; first < runs_.size();) {
-      const auto runs = window(first);
-      const PlanShape shape = first == 0 ? first_shape : shape_of(runs);
-      put_window(runs, shape, first == 0 ? first_choice : choosing_.choose(shape, first_choice.way));
-      first += runs.size();
+  // choice, even: what the first runs say.
+  void put_windows(uint64_t mean, const CopyChoice& choice, const std::optional<EvenCopy>& even) {
+    const size_t most = window_of(runs_.size(), mean, choosing_.thresholds.launch_bytes, kMostWindowRuns);
+    for (size_t first = 0; first < runs_.size(); first += most) {
+      const auto runs = runs_.subspan(first, std::min(most, runs_.size() - first));
+      if (!even || !put_even(runs, *even, choice)) put_any(runs, choice.way);
     }
   }
 
-  // False, and nothing is done, if the plan has too many pieces for an argument.
+  // False, and nothing is done, if the plan has too many pieces for an argument, or is more than one launch is to copy.
   bool put_small(const PlanShape& shape, const CopyChoice& choice) {
+    if (runs_.size() > kSmallPieces || shape.bytes > choosing_.thresholds.launch_bytes) return false;
     const PlanCut cut = cut_plan(shape, kPlainPartBytes);
     PieceSource source(runs_, shape.longest, cut.longest_piece);
     SmallCopyPlan plan;
@@ -178,32 +179,36 @@ class Submission {
     plan.cut.count = static_cast<uint32_t>(source.fill(plan.pieces, kSmallPieces));
     if (!source.finished()) return false;
     void* parameters[] = {&plan};
-    launch(plain_shape(kernels_.small()), plan.cut, choice, parameters);
+    launch(small_shape(), plan.cut, choice, parameters);
     bytes_ += shape.bytes;
     return true;
   }
 
-  void put_window(std::span<const Run> runs, const PlanShape& shape, const CopyChoice& choice) {
-    const bool bulk = choice.way == CopyWay::kBulkKernel;
-    const PlanCut cut = cut_plan(shape, bulk ? kBulkPartBytes : kPlainPartBytes);
-    if (!bulk && shape.even && shape.longest <= cut.longest_piece) {
-      put_even(runs, *shape.even, cut.cut, choice);
-    } else {
-      put_listed(PieceSource(runs, shape.longest, cut.longest_piece), cut.cut,
-                 bulk ? bulk_shape() : plain_shape(kernels_.plain()), choice);
+  // False, and nothing is done, if the runs are not what `even` says.
+  bool put_even(std::span<const Run> runs, EvenCopy even, const CopyChoice& choice) {
+    const PlanShape shape{runs.size(), runs.size() * uint64_t{even.nbytes}, even.nbytes};
+    PlanCut cut = cut_plan(shape, kPlainPartBytes);
+    const auto room = lane_.plan_room(runs.size() * sizeof(EvenCopyPiece));
+    if (shape.longest > cut.longest_piece || !fill_even(runs, even, static_cast<EvenCopyPiece*>(room.memory))) {
+      return false;
     }
+    lane_.keep_plan(runs.size() * sizeof(EvenCopyPiece));
+    cut.cut.count = static_cast<uint32_t>(runs.size());
+    uint64_t pieces = room.alias;
+    void* parameters[] = {&pieces, &even, &cut.cut};
+    launch(plain_shape(kernels_.even()), cut.cut, choice, parameters);
     bytes_ += shape.bytes;
+    return true;
   }
 
-  void put_even(std::span<const Run> runs, EvenCopy even, CopyCut cut, const CopyChoice& choice) {
-    const size_t nbytes = runs.size() * sizeof(EvenCopyPiece);
-    const auto room = lane_.plan_room(nbytes);
-    fill_even(runs, even, static_cast<EvenCopyPiece*>(room.memory));
-    lane_.keep_plan(nbytes);
-    cut.count = static_cast<uint32_t>(runs.size());
-    uint64_t pieces = room.alias;
-    void* parameters[] = {&pieces, &even, &cut};
-    launch(plain_shape(kernels_.even()), cut, choice, parameters);
+  void put_any(std::span<const Run> runs, CopyWay way) {
+    const PlanShape shape = shape_of(runs);
+    const CopyChoice choice = choosing_.choose(shape, way);
+    const bool bulk = choice.way == CopyWay::kBulkKernel;
+    const PlanCut cut = cut_plan(shape, bulk ? kBulkPartBytes : kPlainPartBytes);
+    put_listed(PieceSource(runs, shape.longest, cut.longest_piece), cut.cut,
+               bulk ? bulk_shape() : plain_shape(kernels_.plain()), choice);
+    bytes_ += shape.bytes;
   }
 
   void put_listed(PieceSource source, CopyCut cut, const KernelShape& kernel, const CopyChoice& choice) {
@@ -222,7 +227,8 @@ class Submission {
   void launch(const KernelShape& kernel, CopyCut& cut, const CopyChoice& choice, void** parameters) {
     const uint64_t parts = uint64_t{cut.count} * cut.parts;
     const uint64_t useful = (parts + kernel.parts_a_block - 1) / kernel.parts_a_block;
-    const auto blocks = static_cast<unsigned>(useful <= choice.most ? useful : choice.grid);
+    const uint64_t most = uint64_t{choice.most} * kernel.blocks_for_one;
+    const auto blocks = static_cast<unsigned>(useful <= most ? useful : choice.grid * kernel.blocks_for_one);
     cut.share = share_of(parts, uint64_t{blocks} * kernel.parts_a_block);
     api_.launch(device_, {kernel.function, blocks, kernel.threads, kernel.shared_bytes, parameters},
                 lane_.stream());
@@ -257,6 +263,7 @@ class Submission {
 
   // Of one batched call: more gains nothing.
   static constexpr size_t kMostDescriptors = 8192;
+  static constexpr size_t kSampleRuns = 1024;
   static constexpr size_t kMostWindowRuns = 65536;
   static constexpr size_t kMostPieces = DeviceLane::kBlockBytes / sizeof(CopyPiece);
   static_assert(kMostWindowRuns * sizeof(EvenCopyPiece) <= DeviceLane::kBlockBytes);
@@ -267,7 +274,6 @@ class Submission {
   DeviceLane& lane_;
   std::span<const Run> runs_;
   Choosing choosing_;
-  size_t window_runs_;
   CopyWay way_ = CopyWay::kAuto;
   uint64_t bytes_ = 0;
   uint64_t descriptors_ = 0;

@@ -21,12 +21,12 @@ static_assert(sizeof(CopyPiece) == 24 && offsetof(CopyPiece, dst) == 8 && offset
 // A piece of a plan whose pieces are all of the same size, at multiples of a power of two from one place on either
 // side: a third of the bytes, of which each must be written by the host and read across the link.
 struct EvenCopyPiece {
-  uint32_t src;
-  uint32_t dst;
+  int32_t src;
+  int32_t dst;
 };
 static_assert(sizeof(EvenCopyPiece) == 8);
 
-// Piece i of such a plan goes from src + (pieces[i].src << src_shift) to dst + (pieces[i].dst << dst_shift).
+// Piece i of such a plan goes from src + pieces[i].src * 2^src_shift to dst + pieces[i].dst * 2^dst_shift.
 struct EvenCopy {
   uint64_t src;
   uint64_t dst;
@@ -38,8 +38,8 @@ struct EvenCopy {
 static_assert(sizeof(EvenCopy) == 32);
 
 constexpr CopyPiece piece_of(const EvenCopy& even, EvenCopyPiece piece) {
-  return {even.src + (uint64_t{piece.src} << even.src_shift), even.dst + (uint64_t{piece.dst} << even.dst_shift),
-          even.nbytes};
+  return {even.src + (static_cast<uint64_t>(int64_t{piece.src}) << even.src_shift),
+          even.dst + (static_cast<uint64_t>(int64_t{piece.dst}) << even.dst_shift), even.nbytes};
 }
 
 // How a plan is cut. count * parts <= 2^32 - 2^20, so that a grid's stride does not wrap.
@@ -63,8 +63,9 @@ struct SmallCopyPlan {
 };
 static_assert(sizeof(SmallCopyPlan) == 3856);
 
-// umbp_copy_small(SmallCopyPlan plan): blocks of kPlainThreads. Any alignment and size.
+// umbp_copy_small(SmallCopyPlan plan): blocks of kSmallThreads. Any alignment and size.
 inline constexpr const char* kSmallKernel = "umbp_copy_small";
+inline constexpr unsigned kSmallThreads = 128;
 // umbp_copy_plain(const CopyPiece* pieces, CopyCut cut): the pieces are in device memory, or in pinned memory as the
 // device sees it. Blocks of kPlainThreads. Any alignment and size.
 inline constexpr const char* kPlainKernel = "umbp_copy_plain";

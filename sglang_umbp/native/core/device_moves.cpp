@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "run_room.h"
 #include "staged_copy.h"
 
 namespace umbp {
@@ -16,6 +17,12 @@ struct Rest {
 template <Direction direction>
 uint64_t in_arena(const Run& run) {
   return direction == Direction::kGet ? run.src : run.dst;
+}
+
+template <Direction direction>
+Run aliased(Run run, uint64_t alias) {
+  (direction == Direction::kGet ? run.src : run.dst) = alias;
+  return run;
 }
 
 std::vector<const DevicePlan*> by_number(const MixedPlan& plan) {
@@ -43,16 +50,24 @@ void stage(const Rest& rest, const CopyOrder& after, DeviceMemory& devices, Copy
 template <Direction direction>
 void split_pinned(const std::vector<Run>& runs, const ArenaMap& arena, std::vector<Run>& pinned,
                   std::vector<Run>& others) {
+  ArenaPins::Piece chunk{0, 0, 0};
+  uint64_t chunk_begin = 0;
   for (const Run& run : runs) {
+    const uint64_t offset = in_arena<direction>(run) - arena.base;
+    if (offset - chunk_begin < chunk.nbytes && run.nbytes <= chunk.nbytes - (offset - chunk_begin)) {
+      pinned.push_back(aliased<direction>(run, chunk.alias + (offset - chunk_begin)));
+      continue;
+    }
     for (uint64_t done = 0; done < run.nbytes;) {
-      const auto piece = arena.pins.at(in_arena<direction>(run) - arena.base + done);
+      const auto piece = arena.pins.at(offset + done);
       const uint64_t nbytes = std::min(run.nbytes - done, piece.rest);
-      Run part{run.src + done, run.dst + done, nbytes};
+      const Run part{run.src + done, run.dst + done, nbytes};
       if (piece.nbytes == 0) {
         others.push_back(part);
       } else {
-        (direction == Direction::kGet ? part.src : part.dst) = piece.alias;
-        pinned.push_back(part);
+        pinned.push_back(aliased<direction>(part, piece.alias));
+        chunk = piece;
+        chunk_begin = offset + done;
       }
       done += nbytes;
     }
@@ -68,13 +83,15 @@ void move_mixed(const MixedPlan& plan, const ArenaMap& arena, const CopyOrder& a
                                                     : CopyDirection::kDeviceToHost;
   std::vector<DeviceCopier::Ticket> tickets;
   std::vector<Rest> rests;
-  std::vector<Run> pinned;
+  RunRoom room;
+  std::vector<Run>& pinned = room.runs();
   for (const DevicePlan* part : by_number(plan)) {
     DeviceCopier& copier = devices.copier(part->device);
     devices.want_arena(part->device, direction == Direction::kPut);
     Rest rest{&copier, {}};
     pinned.clear();
-    split_pinned<direction>(part->runs, arena, pinned, rest.runs);
+    pinned.reserve(part->runs().size());
+    split_pinned<direction>(part->runs(), arena, pinned, rest.runs);
     if (!pinned.empty()) {
       // What is staged counts as it is submitted; the rest is what the caller asked for here.
       const size_t fragments = std::max(part->fragments, rest.runs.size()) - rest.runs.size();

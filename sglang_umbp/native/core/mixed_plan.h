@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "add_fragment.h"
+#include "run_room.h"
 
 namespace umbp {
 
@@ -14,13 +15,15 @@ inline constexpr int32_t kHostMemory = -1;  // where others have the number of a
 
 // What goes between the arena and the memory of one device. Addresses of the arena are the host's.
 struct DevicePlan {
-  explicit DevicePlan(int32_t number) : device(number), builder(runs) {}
+  explicit DevicePlan(int32_t number) : device(number), builder(room.runs()) {}
   DevicePlan(const DevicePlan&) = delete;
   DevicePlan& operator=(const DevicePlan&) = delete;
 
+  const std::vector<Run>& runs() const { return room.runs(); }
+
   int32_t device;
   size_t fragments = 0;
-  std::vector<Run> runs;
+  RunRoom room;
   RunBuilder builder;
 };
 
@@ -41,7 +44,7 @@ class MixedPlan {
     for (DevicePlan& plan : devices_) plan.builder.finish();
   }
 
-  const std::vector<Run>& host_runs() const { return host_.runs; }
+  const std::vector<Run>& host_runs() const { return host_.runs(); }
   const std::deque<DevicePlan>& devices() const { return devices_; }
 
  private:
