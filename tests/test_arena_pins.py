@@ -14,7 +14,7 @@ from sglang_umbp import Pool, _native
 from sglang_umbp import pool as pool_module
 from sglang_umbp.errors import DeviceError
 
-CHUNK = 8 << 20  # a map begins at one of its borders by chance only
+CHUNK = 8 << 20
 ARENA = 5 * CHUNK
 OBJECT = 4 * CHUNK  # holds three whole chunks wherever it begins
 
@@ -26,7 +26,7 @@ def rig() -> Iterator[DeviceRig]:
 
 
 @contextmanager
-def pool_in_chunks(rig: DeviceRig) -> Iterator[Pool]:
+def pool_in_chunks(rig: DeviceRig, arena: int = ARENA) -> Iterator[Pool]:
     """A pool of small chunks of which none is pinned unless the test pins it."""
     native_config = pool_module.native_config
 
@@ -37,7 +37,7 @@ def pool_in_chunks(rig: DeviceRig) -> Iterator[Pool]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool_module, "native_config", config)
-        with rig.pool(capacity_bytes=ARENA, pin_arena=False, staging_bytes=64 << 10) as pool:
+        with rig.pool(capacity_bytes=arena, pin_arena=False, staging_bytes=64 << 10) as pool:
             yield pool
 
 
@@ -65,9 +65,11 @@ def there_and_back(rig: DeviceRig, pool: Pool) -> int:
     return pool.stats().devices.staged_bytes - before
 
 
-def test_every_chunk_is_one_registration_and_all_go_at_the_end(rig: DeviceRig) -> None:
+# Maps of different sizes begin in different places between two borders.
+@pytest.mark.parametrize("more", [0, CHUNK // 4, CHUNK // 2, CHUNK * 3 // 4])
+def test_every_chunk_is_one_registration_and_all_go_at_the_end(rig: DeviceRig, more: int) -> None:
     registered = rig.fake.registered()
-    with pool_in_chunks(rig) as pool:
+    with pool_in_chunks(rig, ARENA + more) as pool:
         registrations = rig.fake.count("registrations")
         pinned = pool.native.pin_arena(0, False)
         assert pinned == pool.stats().devices.pinned_bytes >= ARENA
