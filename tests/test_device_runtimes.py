@@ -22,6 +22,7 @@ LOADERS = {"cuda": _native.load_cuda, "hip": _native.load_hip}
 NAMES = {
     "batch": {"cuda": "cuMemcpyBatchAsync", "hip": "hipMemcpyBatchAsync"},
     "register": {"cuda": "cuMemHostRegister", "hip": "hipHostRegister"},
+    "alias": {"cuda": "cuMemHostGetDevicePointer", "hip": "hipHostGetDevicePointer"},
 }
 NBYTES = 1 << 20
 
@@ -324,6 +325,18 @@ def test_registration_twice_is_refused_with_the_call_named(
     fake.reset()
     api.unregister_host(pages)
     assert api.pointer(pages)["kind"] == "host"
+
+
+def test_memory_that_devices_cannot_see_is_not_left_pinned(
+    api: _native.DeviceApi, fake: FakeRuntime, pages: int
+) -> None:
+    registered = fake.registered()
+    fake.set(no_alias=1)
+    with pytest.raises(DeviceError, match=NAMES["alias"][fake.name] + ": error 801"):
+        api.register_host(0, pages, 4096)
+    with pytest.raises(DeviceError, match=NAMES["alias"][fake.name]):
+        api.allocate_pinned(0, 4096)
+    assert fake.registered() == registered
 
 
 def test_an_error_of_hip_is_not_left_for_the_next_who_asks() -> None:
