@@ -135,6 +135,18 @@ def test_a_pointer_is_what_the_runtime_knows_of_it(
         assert api.pointer(pages)["kind"] == "host"
 
 
+def test_what_is_made_is_of_the_device_that_was_named(api: _native.DeviceApi) -> None:
+    first, second = api.create_stream(0), api.create_stream(1)
+    memory = api.allocate_device(1, 4096)
+    assert api.pointer(memory)["device"] == 1
+    for device, stream in ((0, first), (1, second)):
+        with pytest.raises(DeviceError, match="error 400"):
+            api.synchronize_stream(1 - device, stream)
+        api.synchronize_stream(device, stream)
+        api.destroy_stream(device, stream)
+    api.free_device(1, memory)
+
+
 def test_asking_for_a_pointer_makes_no_context(fake: FakeRuntime) -> None:
     if fake.name != "cuda":
         pytest.skip("HIP has no contexts to make")
