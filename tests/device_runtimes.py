@@ -25,7 +25,6 @@ from native_programs import CACHE, COMPILE_TIMEOUT_S, CORE, PROGRAMS, compiler_f
 
 LIBRARY_NAMES = {"cuda": "libcuda.so.1", "hip": "libamdhip64.so.7"}
 FLAGS = ("-std=c++20", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread")
-SOURCES = ("fake_engine.h", "fake_kernels.h")
 
 
 @cache
@@ -33,7 +32,7 @@ def fake_library(name: str) -> Path:
     """The compiled tests/native/fake_<name>.cpp ("cuda", "hip"), kept by the hash of its sources; skips without g++."""
     source = PROGRAMS / f"fake_{name}.cpp"
     compiler = compiler_for(source.stem)
-    made_of = [source, *(PROGRAMS / file for file in SOURCES), CORE / "device_kernels.h", CORE / "planner.h"]
+    made_of = [source, *sorted(PROGRAMS.glob("fake_*.h")), CORE / "device_kernels.h", CORE / "planner.h"]
     digest = hashlib.sha256(b"\0".join([" ".join(FLAGS).encode(), *(file.read_bytes() for file in made_of)]))
     folder = CACHE / f"fake-{name}-{digest.hexdigest()[:16]}"
     target = folder / LIBRARY_NAMES[name]
@@ -74,7 +73,8 @@ class FakeRuntime:
         on the device, and neighbours there are none. version: what the driver says of its own. max_register_bytes:
         what one registration may have (256 GiB). hugepages: 1: registrations must be whole ones of 2 MiB.
         fail_register_at: the registration with this number (1: the first) fails. no_read_only: 1: read-only
-        registration is not supported. no_bulk: 1: images have no bulk kernel.
+        registration is not supported. no_alias: 1: the runtime does not tell where devices see host memory. no_bulk: 1:
+        images have no bulk kernel.
         """
         for knob, value in knobs.items():
             self._library.fake_set(knob.encode(), ctypes.c_int64(value))

@@ -22,6 +22,7 @@ LOADERS = {"cuda": _native.load_cuda, "hip": _native.load_hip}
 NAMES = {
     "batch": {"cuda": "cuMemcpyBatchAsync", "hip": "hipMemcpyBatchAsync"},
     "register": {"cuda": "cuMemHostRegister", "hip": "hipHostRegister"},
+    "alias": {"cuda": "cuMemHostGetDevicePointer", "hip": "hipHostGetDevicePointer"},
 }
 NBYTES = 1 << 20
 
@@ -132,6 +133,18 @@ def test_a_pointer_is_what_the_runtime_knows_of_it(
     if fake.name == "hip":  # as some versions answer
         fake.set(unknown_is_error=1)
         assert api.pointer(pages)["kind"] == "host"
+
+
+def test_what_is_made_is_of_the_device_that_was_named(api: _native.DeviceApi) -> None:
+    first, second = api.create_stream(0), api.create_stream(1)
+    memory = api.allocate_device(1, 4096)
+    assert api.pointer(memory)["device"] == 1
+    for device, stream in ((0, first), (1, second)):
+        with pytest.raises(DeviceError, match="error 400"):
+            api.synchronize_stream(1 - device, stream)
+        api.synchronize_stream(device, stream)
+        api.destroy_stream(device, stream)
+    api.free_device(1, memory)
 
 
 def test_asking_for_a_pointer_makes_no_context(fake: FakeRuntime) -> None:
@@ -324,6 +337,18 @@ def test_registration_twice_is_refused_with_the_call_named(
     fake.reset()
     api.unregister_host(pages)
     assert api.pointer(pages)["kind"] == "host"
+
+
+def test_memory_that_devices_cannot_see_is_not_left_pinned(
+    api: _native.DeviceApi, fake: FakeRuntime, pages: int
+) -> None:
+    registered = fake.registered()
+    fake.set(no_alias=1)
+    with pytest.raises(DeviceError, match=NAMES["alias"][fake.name] + ": error 801"):
+        api.register_host(0, pages, 4096)
+    with pytest.raises(DeviceError, match=NAMES["alias"][fake.name]):
+        api.allocate_pinned(0, 4096)
+    assert fake.registered() == registered
 
 
 def test_an_error_of_hip_is_not_left_for_the_next_who_asks() -> None:

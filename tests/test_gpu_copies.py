@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,29 +11,15 @@ import pytest
 from gpu_memory import UNTOUCHED, Gpu, SlowWrite
 
 from sglang_umbp import _native
-from sglang_umbp.device import runtimes
 from sglang_umbp.device.compiler_library import KINDS, load_compiler
 from sglang_umbp.device.open_copier import open_copier
 
 pytestmark = pytest.mark.gpu
+pytest_plugins = ["gpu_fixtures"]
 
 WAYS = ("auto", "dma", "kernel", "bulk", "dma_each")
 DIRECTIONS = ("to_device", "to_host", "within_device")
 ROOM = 24 << 20
-
-
-@pytest.fixture(scope="module")
-def api() -> _native.DeviceApi:
-    found = runtimes.find()
-    assert found is not None
-    return found
-
-
-@pytest.fixture
-def gpu(api: _native.DeviceApi) -> Iterator[Gpu]:
-    gpu = Gpu(api)
-    yield gpu
-    gpu.free()
 
 
 @pytest.fixture(scope="module")

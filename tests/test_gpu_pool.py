@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,26 +9,12 @@ import pytest
 from gpu_memory import UNTOUCHED, Gpu, SlowWrite
 from waiting import wait_until
 
-from sglang_umbp import Pool, _native
-from sglang_umbp.device import runtimes
+from sglang_umbp import Pool
 
 pytestmark = pytest.mark.gpu
+pytest_plugins = ["gpu_fixtures"]
 
 SIZES = (1, 15, 16, 17, 1727, 1728, 4096, 65_537, 1_000_003)
-
-
-@pytest.fixture(scope="module")
-def api() -> _native.DeviceApi:
-    found = runtimes.find()
-    assert found is not None
-    return found
-
-
-@pytest.fixture
-def gpu(api: _native.DeviceApi) -> Iterator[Gpu]:
-    gpu = Gpu(api)
-    yield gpu
-    gpu.free()
 
 
 def pool_of(gpu: Gpu, **settings: Any) -> Pool:

@@ -1,11 +1,17 @@
 // libamdhip64.so.7 for machines without one: the calls that the core makes, over the emulated devices.
+#include <functional>
 #include <utility>
 
-#include "fake_engine.h"
+#include "fake_calls.h"
+#include "fake_controls.h"
 
-using fake::Engine;
+using fake::Call;
+using fake::CopyAttributes;
+using fake::engine;
+using fake::is_device;
 
-const char* const fake::kLibraryDefaults = "version=70253211,separate_aliases=1";
+const char* const fake::kLibraryDefaults =
+    "version=70253211,separate_aliases=1,least_priority=1,greatest_priority=-1,max_shared_bytes=65536,no_bulk=1";
 
 namespace {
 
@@ -15,109 +21,52 @@ constexpr size_t kMaxBatch = 8192;
 thread_local int current = 0;
 thread_local int last_error = 0;  // until somebody asks
 
-struct Function {
-  std::string name;
-};
-std::mutex functions_mutex;
-std::map<std::string, std::unique_ptr<Function>> functions;
-
-Engine& engine() { return Engine::get(); }
-
-int device_count() { return static_cast<int>(engine().knob("devices")); }
-
-int begin(const char* name) {
-  engine().note(name);
-  return engine().sticky();
-}
-
 int end(int code) {
   if (code != fake::kOk) last_error = code;
   return code;
 }
 
-int find_stream(const char* name, void* handle, std::shared_ptr<fake::Stream>* stream, bool here = true) {
-  if (reinterpret_cast<uintptr_t>(handle) <= 2)
-    return engine().refuse(fake::kInvalidHandle, std::string(name) + " on the legacy default stream");
-  *stream = engine().stream_of(handle);
-  if (*stream == nullptr) return engine().refuse(fake::kInvalidHandle, std::string(name) + ": no such stream");
-  if (here && (*stream)->device != current)
-    return engine().refuse(fake::kInvalidHandle, std::string(name) + ": stream of another device");
-  return fake::kOk;
-}
-
-bool is_known(const void* dst, const void* src, size_t nbytes) {
-  return engine().is_known(reinterpret_cast<uint64_t>(dst), nbytes) &&
-         engine().is_known(reinterpret_cast<uint64_t>(src), nbytes);
-}
-
-fake::Operation copy(const void* dst, const void* src, size_t nbytes) {
-  return engine().copy(reinterpret_cast<uint64_t>(dst), reinterpret_cast<uint64_t>(src), nbytes);
+// A call that fails while there is an error that stays, and whose own error is remembered.
+template <class Step, class... Arguments>
+int run(const char* name, Step step, Arguments... arguments) {
+  engine().notes.note(name);
+  if (const int code = engine().streams.sticky()) return end(code);
+  return end(std::invoke(step, Call{name, current}, arguments...));
 }
 
 struct PointerAttributes {
   int type;
   int device;
-  void* device_pointer;
-  void* host_pointer;
+  uint64_t device_pointer;
+  uint64_t host_pointer;
   int is_managed;
   unsigned flags;
 };
 
-struct CopyAttributes {
-  int source_order;
-  int source[2];
-  int destination[2];
-  unsigned flags;
-};
-
-// Before 7.13 attributes are refused; each has its own entry of `first`.
-int check_attributes(const CopyAttributes* attributes, const size_t* first, size_t number, size_t count) {
+// Before 7.13 attributes are refused.
+int check_attributes(const Call& call, const CopyAttributes* attributes, const size_t* first, size_t number,
+                     size_t count) {
   if (number == 0) {
-    if (engine().knob("needs_attributes") == 0) return fake::kOk;
-    return engine().refuse(fake::kInvalidValue, "hipMemcpyBatchAsync without attributes");
+    if (engine().notes.knob("needs_attributes") == 0) return fake::kOk;
+    return call.refuse(fake::kInvalidValue, "no attributes");
   }
-  if (engine().knob("version") < kAttributesVersion)
-    return engine().refuse(fake::kInvalidValue, "hipMemcpyBatchAsync with attributes");
-  if (attributes == nullptr || first == nullptr || number > count || first[0] != 0)
-    return engine().refuse(fake::kInvalidValue, "hipMemcpyBatchAsync: attributes");
-  for (size_t i = 0; i < number; ++i)
-    if (attributes[i].source_order != 1 && attributes[i].source_order != 3)
-      return engine().refuse(fake::kInvalidValue, "hipMemcpyBatchAsync: order of an attribute");
-  return fake::kOk;
-}
-
-int submit_batch(void** dst, void** src, const size_t* nbytes, size_t count, const CopyAttributes* attributes,
-                 const size_t* first, size_t number, size_t* failed, void* handle) {
-  engine().note("descriptors", count);
-  if (count > kMaxBatch) {
-    engine().set_sticky(fake::kIllegalAddress);  // nothing of the process's device work is of use from here on
-    return engine().refuse(fake::kIllegalAddress, "hipMemcpyBatchAsync of more than 8,192 copies");
-  }
-  std::shared_ptr<fake::Stream> stream;
-  if (const int code = find_stream("hipMemcpyBatchAsync", handle, &stream)) return code;
-  if (count == 0 || dst == nullptr || src == nullptr || nbytes == nullptr)
-    return engine().refuse(fake::kInvalidValue, "hipMemcpyBatchAsync of nothing");
-  if (const int code = check_attributes(attributes, first, number, count)) return code;
-  for (size_t i = 0; i < count; ++i) {
-    if (nbytes[i] != 0 && is_known(dst[i], src[i], nbytes[i])) continue;
-    if (failed != nullptr) *failed = i;
-    return engine().refuse(fake::kInvalidValue, "hipMemcpyBatchAsync of memory that is not registered");
-  }
-  for (size_t i = 0; i < count; ++i) engine().submit(stream, copy(dst[i], src[i], nbytes[i]));
-  return fake::kOk;
+  if (engine().notes.knob("version") < kAttributesVersion) return call.refuse(fake::kInvalidValue, "attributes");
+  return call.check_attributes(attributes, first, number, count);
 }
 
 }  // namespace
 
 #define API extern "C" __attribute__((visibility("default"))) int
 
+// ---- the runtime and its devices
+
 API hipInit(unsigned flags) {
-  engine().note("hipInit");
-  return end(flags != 0 ? fake::kInvalidValue : device_count() == 0 ? fake::kNoDevice : fake::kOk);
+  engine().notes.note("hipInit");
+  return end(flags != 0 ? fake::kInvalidValue : engine().device_count() == 0 ? fake::kNoDevice : fake::kOk);
 }
 
 API hipRuntimeGetVersion(int* version) {
-  *version = static_cast<int>(engine().knob("version"));
+  *version = static_cast<int>(engine().notes.knob("version"));
   return fake::kOk;
 }
 
@@ -140,13 +89,13 @@ API hipGetLastError() { return std::exchange(last_error, 0); }
 API hipPeekAtLastError() { return last_error; }
 
 API hipGetDeviceCount(int* count) {
-  *count = device_count();
+  *count = engine().device_count();
   return end(*count == 0 ? fake::kNoDevice : fake::kOk);
 }
 
 API hipSetDevice(int device) {
-  engine().note("hipSetDevice");
-  if (device < 0 || device >= device_count()) return end(fake::kInvalidDevice);
+  engine().notes.note("hipSetDevice");
+  if (!is_device(device)) return end(fake::kInvalidDevice);
   current = device;
   return fake::kOk;
 }
@@ -173,225 +122,133 @@ API hipDeviceGetAttribute(int* value, int attribute, int) {
 }
 
 API hipGetDevicePropertiesR0600(char* properties, int device) {
-  if (device < 0 || device >= device_count()) return end(fake::kInvalidDevice);
+  if (!is_device(device)) return end(fake::kInvalidDevice);
   std::memset(properties, 0, 1472);
   std::snprintf(properties, 256, "Emulated Instinct %d", device);
   std::snprintf(properties + 1160, 256, "gfx942:sramecc+:xnack-");
   return fake::kOk;
 }
 
-API hipDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  *least = 1;
-  *greatest = -1;
-  return fake::kOk;
-}
+// ---- memory
 
-API hipPointerGetAttributes(PointerAttributes* found, const void* pointer) {
-  if (const int code = begin("hipPointerGetAttributes")) return end(code);
-  const auto address = reinterpret_cast<uint64_t>(pointer);
-  *found = {};
-  uint64_t base, nbytes;
-  const int device = engine().device_of(address, &base, &nbytes);
-  fake::Registration known;
-  if (device >= 0) {
-    found->type = 2, found->device = device;
-    found->device_pointer = const_cast<void*>(pointer);
+API hipPointerGetAttributes(PointerAttributes* found, uint64_t address) {
+  return run("hipPointerGetAttributes", [=](const Call&) {
+    *found = {};
+    const fake::Place place = engine().addresses.look_up(address);
+    if (place.kind == fake::Place::kUnknown)
+      return engine().notes.knob("unknown_is_error") != 0 ? fake::kInvalidValue : fake::kOk;
+    found->type = place.kind;
+    found->device_pointer = place.alias;
+    if (place.kind == fake::Place::kDevice) found->device = place.device;
+    if (place.kind == fake::Place::kHost) found->host_pointer = place.base + place.offset;
     return fake::kOk;
-  }
-  if (!engine().find_registration(address, &known))
-    return engine().knob("unknown_is_error") != 0 ? end(fake::kInvalidValue) : static_cast<int>(fake::kOk);
-  const uint64_t offset = address - (address - known.base < known.nbytes ? known.base : known.alias);
-  found->type = 1;
-  found->device_pointer = reinterpret_cast<void*>(known.alias + offset);
-  found->host_pointer = reinterpret_cast<void*>(known.base + offset);
-  return fake::kOk;
+  });
 }
 
 // By the device's addresses only.
-API hipMemGetAddressRange(void** base, size_t* nbytes, void* pointer) {
-  const auto address = reinterpret_cast<uint64_t>(pointer);
-  uint64_t start = 0, size = 0;
-  fake::Registration known;
-  if (engine().device_of(address, &start, &size) < 0) {
-    if (!engine().find_registration(address, &known) || address - known.alias >= known.nbytes)
-      return end(fake::kInvalidValue);
-    start = known.alias, size = known.nbytes;
-  }
-  *base = reinterpret_cast<void*>(start);
-  *nbytes = size;
+API hipMemGetAddressRange(uint64_t* base, size_t* nbytes, uint64_t address) {
+  const fake::Place place = engine().addresses.look_up(address);
+  if (place.kind == fake::Place::kUnknown || place.alias != address) return end(fake::kInvalidValue);
+  *base = address - place.offset;
+  *nbytes = place.nbytes;
   return fake::kOk;
 }
 
-API hipHostRegister(void* base, size_t nbytes, unsigned flags) {
-  if (const int code = begin("hipHostRegister")) return end(code);
-  if ((flags & ~3u) != 0) return end(engine().refuse(fake::kInvalidValue, "hipHostRegister: flags"));
-  return end(engine().add_registration(reinterpret_cast<uint64_t>(base), nbytes, false));
+API hipHostRegister(uint64_t base, size_t nbytes, unsigned flags) {
+  return run("hipHostRegister", [=](const Call& call) {
+    if ((flags & ~3u) != 0) return call.refuse(fake::kInvalidValue, "flags");
+    return call.register_host(base, nbytes, false);
+  });
 }
 
-API hipHostUnregister(void* base) {
-  if (const int code = begin("hipHostUnregister")) return end(code);
-  return end(engine().remove_registration(reinterpret_cast<uint64_t>(base), false));
+API hipHostUnregister(uint64_t base) { return run("hipHostUnregister", &Call::unregister_host, base); }
+
+API hipHostGetDevicePointer(uint64_t* alias, uint64_t host, unsigned flags) {
+  return run("hipHostGetDevicePointer", &Call::host_alias, alias, host, flags);
 }
 
-API hipHostGetDevicePointer(void** alias, void* host, unsigned flags) {
-  fake::Registration known;
-  const auto address = reinterpret_cast<uint64_t>(host);
-  if (flags != 0 || !engine().find_registration(address, &known)) return end(fake::kInvalidValue);
-  const uint64_t offset = address - (address - known.base < known.nbytes ? known.base : known.alias);
-  *alias = reinterpret_cast<void*>(known.alias + offset);
-  return fake::kOk;
+API hipMalloc(uint64_t* memory, size_t nbytes) { return run("hipMalloc", &Call::allocate, memory, nbytes); }
+
+API hipFree(uint64_t memory) { return run("hipFree", &Call::release, memory); }
+
+API hipHostMalloc(uint64_t* memory, size_t nbytes, unsigned flags) {
+  return run("hipHostMalloc", &Call::allocate_host, memory, nbytes, flags);
 }
 
-API hipMalloc(void** memory, size_t nbytes) {
-  if (const int code = begin("hipMalloc")) return end(code);
-  if (nbytes == 0) return end(fake::kInvalidValue);
-  *memory = reinterpret_cast<void*>(engine().allocate(current, nbytes));
-  return end(*memory == nullptr ? fake::kOutOfMemory : fake::kOk);
-}
+API hipHostFree(uint64_t memory) { return run("hipHostFree", &Call::free_host, memory); }
 
-API hipFree(void* memory) {
-  if (const int code = begin("hipFree")) return end(code);
-  return end(engine().release(reinterpret_cast<uint64_t>(memory)) ? fake::kOk : fake::kInvalidValue);
-}
+// ---- streams and events
 
-API hipHostMalloc(void** memory, size_t nbytes, unsigned flags) {
-  if (const int code = begin("hipHostMalloc")) return end(code);
-  if (nbytes == 0 || (flags & ~7u) != 0) return end(fake::kInvalidValue);
-  *memory = engine().allocate_host(nbytes);
-  return end(*memory == nullptr ? fake::kOutOfMemory : fake::kOk);
-}
-
-API hipHostFree(void* memory) {
-  if (const int code = begin("hipHostFree")) return end(code);
-  return end(engine().free_host(reinterpret_cast<uint64_t>(memory)));
+API hipDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return run("hipDeviceGetStreamPriorityRange", &Call::priority_range, least, greatest);
 }
 
 API hipStreamCreateWithPriority(void** stream, unsigned flags, int priority) {
-  if (const int code = begin("hipStreamCreateWithPriority")) return end(code);
-  if (flags != 1)
-    return end(engine().refuse(fake::kInvalidValue, "a stream that waits for the legacy default stream"));
-  if (priority < 0) engine().note("high_priority_streams");
-  *stream = engine().create_stream(current);
-  return fake::kOk;
+  return run("hipStreamCreateWithPriority", &Call::create_stream, stream, flags, priority);
 }
 
-API hipStreamDestroy(void* stream) {
-  if (const int code = begin("hipStreamDestroy")) return end(code);
-  return end(engine().destroy_stream(stream));
-}
+API hipStreamDestroy(void* stream) { return run("hipStreamDestroy", &Call::destroy_stream, stream); }
 
-API hipStreamSynchronize(void* handle) {
-  if (const int code = begin("hipStreamSynchronize")) return end(code);
-  std::shared_ptr<fake::Stream> stream;
-  if (const int code = find_stream("hipStreamSynchronize", handle, &stream)) return end(code);
-  return end(engine().synchronize(stream, stream->submitted));
-}
+API hipStreamSynchronize(void* stream) { return run("hipStreamSynchronize", &Call::synchronize_stream, stream); }
 
-API hipStreamQuery(void* handle) {
-  if (const int code = begin("hipStreamQuery")) return end(code);
-  std::shared_ptr<fake::Stream> stream;
-  if (const int code = find_stream("hipStreamQuery", handle, &stream)) return end(code);
-  return end(engine().query(stream, stream->submitted));
-}
+API hipStreamQuery(void* stream) { return run("hipStreamQuery", &Call::query_stream, stream); }
 
-API hipStreamWaitEvent(void* handle, void* event_handle, unsigned flags) {
-  if (const int code = begin("hipStreamWaitEvent")) return end(code);
-  std::shared_ptr<fake::Stream> stream;
-  if (const int code = find_stream("hipStreamWaitEvent", handle, &stream, false)) return end(code);
-  const fake::Event* event = engine().event_of(event_handle);
-  if (event == nullptr || flags != 0) return end(fake::kInvalidHandle);
-  return end(engine().make_wait(stream, *event));
+API hipStreamWaitEvent(void* stream, void* event, unsigned flags) {
+  return run("hipStreamWaitEvent", &Call::wait_event, stream, event, flags);
 }
 
 API hipEventCreateWithFlags(void** event, unsigned flags) {
-  if (const int code = begin("hipEventCreateWithFlags")) return end(code);
-  if ((flags & 2) == 0) return end(engine().refuse(fake::kInvalidValue, "an event with timing"));
-  *event = engine().create_event();
-  return fake::kOk;
+  return run("hipEventCreateWithFlags", &Call::create_event, event, flags);
 }
 
-API hipEventDestroy(void* event) {
-  if (const int code = begin("hipEventDestroy")) return end(code);
-  return end(engine().destroy_event(event));
+API hipEventDestroy(void* event) { return run("hipEventDestroy", &Call::destroy_event, event); }
+
+API hipEventRecord(void* event, void* stream) { return run("hipEventRecord", &Call::record_event, event, stream); }
+
+API hipEventQuery(void* event) { return run("hipEventQuery", &Call::query_event, event); }
+
+API hipEventSynchronize(void* event) { return run("hipEventSynchronize", &Call::synchronize_event, event); }
+
+// ---- copies
+
+API hipMemcpyAsync(uint64_t dst, uint64_t src, size_t nbytes, int kind, void* stream) {
+  return run("hipMemcpyAsync", [=](const Call& call) {
+    if (kind < 0 || kind > 4) return call.refuse(fake::kInvalidValue, "kind of a copy");
+    return call.copy(dst, src, nbytes, stream);
+  });
 }
 
-API hipEventRecord(void* event_handle, void* handle) {
-  if (const int code = begin("hipEventRecord")) return end(code);
-  std::shared_ptr<fake::Stream> stream;
-  if (const int code = find_stream("hipEventRecord", handle, &stream)) return end(code);
-  fake::Event* event = engine().event_of(event_handle);
-  return end(event == nullptr ? fake::kInvalidHandle : engine().record(event, stream));
+API hipMemcpyBatchAsync(uint64_t* dst, uint64_t* src, size_t* nbytes, size_t count, CopyAttributes* attributes,
+                        size_t* first, size_t number, size_t* failed, void* stream) {
+  return run("hipMemcpyBatchAsync", [=](const Call& call) {
+    if (count > kMaxBatch) {
+      engine().streams.set_sticky(fake::kIllegalAddress);  // no device work of the process is of use from here on
+      return call.refuse(fake::kIllegalAddress, "more than 8,192 copies");
+    }
+    if (const int code = check_attributes(call, attributes, first, number, count)) return code;
+    return call.copy_batch(dst, src, nbytes, count, failed, stream);
+  });
 }
 
-API hipEventQuery(void* handle) {
-  if (const int code = begin("hipEventQuery")) return end(code);
-  const fake::Event* event = engine().event_of(handle);
-  if (event == nullptr) return end(fake::kInvalidHandle);
-  return end(event->stream == nullptr ? fake::kOk : engine().query(event->stream, event->position));
-}
-
-API hipEventSynchronize(void* handle) {
-  if (const int code = begin("hipEventSynchronize")) return end(code);
-  const fake::Event* event = engine().event_of(handle);
-  if (event == nullptr) return end(fake::kInvalidHandle);
-  return end(event->stream == nullptr ? fake::kOk : engine().synchronize(event->stream, event->position));
-}
-
-API hipMemcpyAsync(void* dst, const void* src, size_t nbytes, int kind, void* handle) {
-  if (const int code = begin("hipMemcpyAsync")) return end(code);
-  std::shared_ptr<fake::Stream> stream;
-  if (const int code = find_stream("hipMemcpyAsync", handle, &stream)) return end(code);
-  if (kind < 0 || kind > 4 || !is_known(dst, src, nbytes))
-    return end(engine().refuse(fake::kInvalidValue, "hipMemcpyAsync of memory that is not registered"));
-  engine().submit(stream, copy(dst, src, nbytes));
-  return fake::kOk;
-}
-
-API hipMemcpyBatchAsync(void** dst, void** src, size_t* nbytes, size_t count, CopyAttributes* attributes,
-                        size_t* first, size_t number, size_t* failed, void* handle) {
-  if (const int code = begin("hipMemcpyBatchAsync")) return end(code);
-  return end(submit_batch(dst, src, nbytes, count, attributes, first, number, failed, handle));
-}
+// ---- kernels
 
 API hipModuleLoadData(void** module, const void* image) {
-  if (const int code = begin("hipModuleLoadData")) return end(code);
-  if (image == nullptr || *static_cast<const char*>(image) == 0)
-    return end(engine().refuse(fake::kInvalidImage, "an empty image"));
-  *module = new int;
-  return fake::kOk;
+  return run("hipModuleLoadData", &Call::load_module, module, image);
 }
 
-API hipModuleUnload(void* module) {
-  if (const int code = begin("hipModuleUnload")) return end(code);
-  delete static_cast<int*>(module);
-  return fake::kOk;
-}
+API hipModuleUnload(void* module) { return run("hipModuleUnload", &Call::unload_module, module); }
 
 API hipModuleGetFunction(void** function, void* module, const char* name) {
-  if (const int code = begin("hipModuleGetFunction")) return end(code);
-  if (module == nullptr || !fake::has_kernel(name, false)) return end(fake::kNotFound);
-  std::lock_guard lock(functions_mutex);
-  auto& known = functions[name];
-  if (!known) known = std::make_unique<Function>(Function{name});
-  *function = known.get();
-  return fake::kOk;
+  return run("hipModuleGetFunction", &Call::find_function, function, module, name);
 }
 
 // A launch finds what was left of an earlier error, as launches that ask for the last error do.
 API hipModuleLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void* handle, void** parameters,
+                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream, void** parameters,
                           void** extra) {
-  if (const int code = begin("hipModuleLaunchKernel")) return end(code);
-  if (last_error != 0) return engine().refuse(last_error, "a launch after an error that nobody asked for");
-  std::shared_ptr<fake::Stream> stream;
-  if (const int code = find_stream("hipModuleLaunchKernel", handle, &stream)) return end(code);
-  const bool one_dimension = grid_y == 1 && grid_z == 1 && block_y == 1 && block_z == 1 && extra == nullptr;
-  if (function == nullptr || !one_dimension || grid_x == 0 || block_x == 0 || block_x > 1024 ||
-      shared_bytes > 64 * 1024)
-    return end(engine().refuse(fake::kInvalidValue, "shape of a launch"));
-  const std::string& name = static_cast<Function*>(function)->name;
-  engine().note("kernel:" + name);
-  engine().note("blocks", grid_x);
-  engine().submit(stream, {fake::bind_kernel(name, {grid_x, block_x, shared_bytes}, parameters), nullptr, 0});
-  return fake::kOk;
+  return run("hipModuleLaunchKernel", [=](const Call& call) {
+    if (last_error != 0) return call.refuse(last_error, "after an error that nobody asked for");
+    return call.launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream,
+                       parameters, extra);
+  });
 }

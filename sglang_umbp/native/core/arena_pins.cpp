@@ -9,20 +9,19 @@
 namespace umbp {
 namespace {
 
-constexpr uint64_t kLargePage = 2u << 20;
+uint64_t page_bytes() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
 
 uint64_t whole_pages(uint64_t nbytes) {
-  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  return (nbytes + page - 1) / page * page;
+  return (nbytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
 }  // namespace
 
-// Two chunks more than fit: a start between two large pages moves every border.
+// Two chunks more than fit: a start between two borders moves every one.
 ArenaPins::ArenaPins(std::shared_ptr<DeviceApi> api, uint64_t arena_bytes, uint64_t chunk_bytes)
     : api_(std::move(api)), arena_bytes_(arena_bytes), chunk_bytes_(chunk_bytes),
       aliases_(chunk_bytes == 0 ? 0 : arena_bytes / chunk_bytes + 2) {
-  if (chunk_bytes == 0 || chunk_bytes % kLargePage != 0)
+  if (chunk_bytes == 0 || chunk_bytes % PinnedMemory::kLargestPage != 0)
     throw InvalidBatch("the arena is pinned in chunks of " + std::to_string(chunk_bytes) +
                        " bytes; allowed: multiples of 2 MiB");
 }
@@ -43,14 +42,15 @@ uint64_t ArenaPins::pin(int device, std::byte* base, bool read_only,
   if (base_ != nullptr && base_ != base) throw Error("the arena is pinned through another map");
   if (base_ == nullptr) {
     base_ = base;
-    lead_.store(reinterpret_cast<uint64_t>(base) % kLargePage, std::memory_order_release);
+    lead_.store(reinterpret_cast<uint64_t>(base) % chunk_bytes_, std::memory_order_release);
   }
+  // What is pinned is so for every device; which one asks matters only where nothing is.
+  if (pinned_bytes() == 0) memory_.emplace(api_, device, chunk_bytes_);
   for (size_t chunk = 0; chunk < aliases_.size() && begin_of(chunk) < arena_bytes_; ++chunk) {
     if (aliases_[chunk].load(std::memory_order_relaxed) != 0) continue;
     if (stop()) return done;
     const uint64_t begin = begin_of(chunk), nbytes = end_of(chunk) - begin;
-    const uint64_t alias = api_->register_host(
-        device, reinterpret_cast<uint64_t>(base_) + begin, nbytes, read_only);
+    const uint64_t alias = pin_chunk(reinterpret_cast<uint64_t>(base_) + begin, nbytes, read_only);
     aliases_[chunk].store(alias, std::memory_order_release);
     pinned_bytes_.fetch_add(nbytes, std::memory_order_relaxed);
     done += nbytes;
@@ -58,15 +58,20 @@ uint64_t ArenaPins::pin(int device, std::byte* base, bool read_only,
   return done;
 }
 
+// All of it, in one piece; else nothing. Where devices see it.
+uint64_t ArenaPins::pin_chunk(uint64_t base, uint64_t nbytes, bool read_only) {
+  memory_->pin(base, nbytes, read_only, page_bytes());
+  const PinnedMemory::Piece piece = memory_->at(base);
+  if (piece.nbytes >= nbytes) return piece.alias;
+  memory_->unpin(base, nbytes);
+  throw DeviceError("a part of the arena's " + std::to_string(nbytes) + " bytes at address " + std::to_string(base) +
+                    " was registered by others");
+}
+
 void ArenaPins::unpin() noexcept {
   const std::lock_guard lock(mutex_);
-  for (size_t chunk = 0; chunk < aliases_.size(); ++chunk) {
-    if (aliases_[chunk].exchange(0, std::memory_order_acq_rel) == 0) continue;
-    try {
-      api_->unregister_host(reinterpret_cast<uint64_t>(base_) + begin_of(chunk));
-    } catch (const Error&) {  // the runtime is gone: so is its hold on the memory
-    }
-  }
+  for (auto& alias : aliases_) alias.store(0, std::memory_order_release);
+  memory_.reset();
   pinned_bytes_.store(0, std::memory_order_relaxed);
 }
 

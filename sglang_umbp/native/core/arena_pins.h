@@ -7,15 +7,17 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "device_api.h"
+#include "pinned_memory.h"
 
 namespace umbp {
 
-// Registers one map of the arena chunk by chunk from its start, so that copies use what is done while the
-// rest goes on. Chunks end at multiples of 2 MiB: no page, of whatever size, lies in two of them.
-// Thread-safe: at() takes no lock, and two that pin take turns.
+// Pins one map of the arena chunk by chunk from its start, so that copies use what is done while the
+// rest goes on. Chunks end at multiples of their size in the address space, and so of 2 MiB: no page, of whatever
+// size, lies in two of them. Thread-safe: at() takes no lock, and two that pin take turns.
 class ArenaPins {
  public:
   // chunk_bytes: a multiple of 2 MiB.
@@ -25,7 +27,8 @@ class ArenaPins {
   ArenaPins& operator=(const ArenaPins&) = delete;
 
   // Pins the map at `base` until all is pinned or `stop` says so, which is asked before each chunk. What is
-  // pinned already stays. Returns the bytes that this call pinned. Throws DeviceError: the chunks before that
+  // pinned already stays; a chunk that others have registered is used and left to them. Returns the bytes that this
+  // call pinned. Throws DeviceError, also where others have registered a part of a chunk: the chunks before that
   // one stay pinned.
   uint64_t pin(int device, std::byte* base, bool read_only, const std::function<bool()>& stop);
   // No device may be using it any more. The map must still be there.
@@ -56,13 +59,15 @@ class ArenaPins {
 
   uint64_t begin_of(size_t chunk) const;  // offsets in the arena
   uint64_t end_of(size_t chunk) const;
+  uint64_t pin_chunk(uint64_t base, uint64_t nbytes, bool read_only);
 
   std::shared_ptr<DeviceApi> api_;
   uint64_t arena_bytes_;
   uint64_t chunk_bytes_;
   std::mutex mutex_;  // for pinning and unpinning
+  std::optional<PinnedMemory> memory_;
   std::byte* base_ = nullptr;
-  std::atomic<uint64_t> lead_{kNoMap};  // bytes from a multiple of 2 MiB to the map's start
+  std::atomic<uint64_t> lead_{kNoMap};  // bytes from a multiple of chunk_bytes to the map's start
   std::vector<std::atomic<uint64_t>> aliases_;  // of each chunk's first byte; 0: not pinned
   std::atomic<uint64_t> pinned_bytes_{0};
 };

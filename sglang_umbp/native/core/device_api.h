@@ -1,5 +1,5 @@
 // What the core asks of a device runtime (the CUDA driver, HIP). Each is loaded at run time by one file
-// (cuda_api.cpp, hip_api.cpp); nothing is linked.
+// (cuda_api.cpp, hip_api.cpp), and what they have in common is in device_runtime.h; nothing is linked.
 #pragma once
 
 #include <cstddef>
