@@ -144,8 +144,7 @@ void LayoutBatch::check_distinct() const {
                        " stands twice in one get");
 }
 
-void LayoutBatch::classify(const RegionTable& table, bool strict, DeviceMemory* devices) {
-  const RegionTable::View view = table.view();
+void LayoutBatch::classify(const RegionTable::View& view, bool strict, DeviceMemory* devices) {
   regions_.clear();
   bool unlike = false;  // some of it is in a device, or nobody knows yet
   for (size_t j = first_; j < last_; ++j) {
@@ -243,8 +242,9 @@ void JoinedBatch::append(const PageLayout& layout, std::span<const int64_t> rows
 }
 
 void JoinedBatch::classify(const RegionTable& table, bool strict, DeviceMemory* devices) {
+  const RegionTable::View view = table.view();
   for (LayoutBatch& part : parts_) {
-    part.classify(table, strict, devices);
+    part.classify(view, strict, devices);
     include(part);
   }
 }

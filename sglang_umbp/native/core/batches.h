@@ -75,7 +75,10 @@ class LayoutBatch : public BatchDevices {
   void check_distinct() const;
   // Finds the regions under one shared lock, and with `devices` (may be null) where other memory is.
   // Throws UnregisteredMemory if strict, or if a range goes beyond its allocation in a device.
-  void classify(const RegionTable& table, bool strict, DeviceMemory* devices = nullptr);
+  void classify(const RegionTable& table, bool strict, DeviceMemory* devices = nullptr) {
+    classify(table.view(), strict, devices);
+  }
+  void classify(const RegionTable::View& view, bool strict, DeviceMemory* devices);
 
   std::span<const LayoutFragment> fragments() const {
     return layout_.fragments().subspan(first_, last_ - first_);
