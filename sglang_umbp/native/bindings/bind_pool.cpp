@@ -55,24 +55,29 @@ struct PageRead {
 };
 
 // Parts that name one list of keys share what is read of it.
-void read_keys(const Pool& pool, std::span<PageRead> reads, std::deque<Digests>& digests) {
+std::vector<Digests> read_keys(const Pool& pool, std::span<PageRead> reads) {
+  std::vector<Digests> digests;
+  digests.reserve(reads.size());  // never moves what others refer to
   const PageRead* before = nullptr;
   for (PageRead& read : reads) {
     const bool same = before != nullptr && before->part[1].is(read.part[1]);
     read.keys = same ? before->keys : &digests.emplace_back(pool, read.part[1]);
     before = &read;
   }
+  return digests;
 }
 
 nb::list get_components(Pool& pool, nb::sequence parts, bool as_status, nb::handle stream,
                         nb::handle event) {
   const Order after(stream, event);
   std::vector<PageRead> reads;
+  reads.reserve(nb::len(parts));
   for (nb::handle part : parts) reads.emplace_back(part);
-  std::deque<Digests> digests;
-  read_keys(pool, reads, digests);
+  const std::vector<Digests> digests = read_keys(pool, reads);
   std::vector<PageGet> gets;
   std::vector<size_t> counts;
+  gets.reserve(reads.size());
+  counts.reserve(reads.size());
   size_t count = 0;
   for (const PageRead& read : reads) {
     const ComponentLayout& layout = read.part.layout();

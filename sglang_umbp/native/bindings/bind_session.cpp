@@ -82,9 +82,12 @@ nb::list get_components(const PinnedPages& held, nb::sequence parts, size_t firs
                         bool as_status, nb::handle stream, nb::handle event) {
   const Order after(stream, event);
   std::vector<PinnedRead> reads;
+  reads.reserve(nb::len(parts));
   for (nb::handle part : parts) reads.emplace_back(held, part);
   std::vector<SessionGet> gets;
   std::vector<size_t> counts;
+  gets.reserve(reads.size());
+  counts.reserve(reads.size());
   size_t count = 0;
   for (const PinnedRead& read : reads) {
     const ComponentLayout& layout = read.part.layout();

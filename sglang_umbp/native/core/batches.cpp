@@ -1,6 +1,7 @@
 #include "batches.h"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <string>
 
@@ -257,6 +258,9 @@ void JoinedBatch::check_distinct() const {
 // Fragments of different parts mostly lie in different tensors, or interleave: a look at extents is enough.
 void JoinedBatch::check_apart() const {
   std::vector<PartFragment> sorted;
+  size_t count = 0;
+  for (const LayoutBatch& part : parts_) count += part.fragments().size();
+  sorted.reserve(count);
   for (const LayoutBatch& part : parts_)
     for (const LayoutFragment& fragment : part.fragments()) sorted.push_back({&part, &fragment});
   std::sort(sorted.begin(), sorted.end(), [](const PartFragment& a, const PartFragment& b) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <vector>
 
@@ -149,6 +148,10 @@ class LayoutBatch : public BatchDevices {
 // Pages of several layouts one after the other as one batch. Of one thread: it remembers where it was.
 class JoinedBatch : public BatchDevices {
  public:
+  explicit JoinedBatch(size_t parts) {
+    parts_.reserve(parts);
+    ends_.reserve(parts);
+  }
   // The fragments [first, last) of each row. Throws InvalidBatch as LayoutBatch does.
   void append(const PageLayout& layout, std::span<const int64_t> rows, size_t first, size_t last);
   // Throws InvalidBatch if a byte of the caller's memory belongs to two items: a get would write it twice.
@@ -185,7 +188,7 @@ class JoinedBatch : public BatchDevices {
   void find_part(size_t i) const;
   void check_apart() const;
 
-  std::deque<LayoutBatch> parts_;
+  std::vector<LayoutBatch> parts_;
   std::vector<size_t> ends_;  // items up to the end of each part
   size_t pieces_ = 0;
   mutable const LayoutBatch* current_ = nullptr;  // has the items [begin_, begin_ + size_)

@@ -177,7 +177,7 @@ void Pool::get_components(std::span<const PageGet> gets, Status* out, const Copy
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.get));
   PhaseTimer timer(config_.call_debug, get_phases_);
-  JoinedBatch batch;
+  JoinedBatch batch(gets.size());
   for (const PageGet& get : gets) {
     check_lengths(get.digests.size(), get.rows.size());
     batch.append(get.layout, get.rows, get.first, get.last);
@@ -196,7 +196,7 @@ void Pool::get_session_components(Session& session, std::span<const SessionGet> 
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.get));
   PhaseTimer timer(config_.call_debug, get_phases_);
-  JoinedBatch batch;
+  JoinedBatch batch(gets.size());
   std::vector<size_t> places;
   for (const SessionGet& get : gets) {
     check_session_window(session, get.part, first_page, get.rows.size());

@@ -73,7 +73,7 @@ void Pool::put_components(std::span<const PagePut> puts, std::optional<uint32_t>
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.put));
   PhaseTimer timer(config_.call_debug, put_phases_);
-  JoinedBatch batch;
+  JoinedBatch batch(puts.size());
   std::vector<PutItem> items;
   for (const PagePut& put : puts) {
     check_lengths(put.digests.size(), put.rows.size());
