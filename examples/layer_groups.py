@@ -63,11 +63,13 @@ def restore(
     with ThreadPoolExecutor(1) as device, pool.pin(hashes, namespace=namespace) as session:
         wanted = rows[: session.prefix]
         for ranges in zip(*groups, strict=True):
-            for layout, (begin, end) in zip(layouts, ranges, strict=True):
-                if begin == end:
-                    continue
-                if not all(session.get_pages(layout, wanted, (begin, end))):
-                    return 0
+            parts = [
+                (layout, wanted, layers)
+                for layout, layers in zip(layouts, ranges, strict=True)
+                if layers[0] < layers[1]
+            ]
+            if not all(map(all, session.get_components(parts))):
+                return 0
             computed.append(device.submit(time.sleep, compute_s))
         hit_pages = session.prefix
     for group in computed:

@@ -543,6 +543,8 @@ class Pool:
 
     def get_pages(self, layout: PageLayout, hashes: object, rows: object, layers: object | None = None, *, status: bool = False, stream: object | None = None, event: object | None = None) -> list: ...
 
+    def get_components(self, parts: Sequence, *, status: bool = False, stream: object | None = None, event: object | None = None) -> list: ...
+
     def put_pages(self, layout: PageLayout, hashes: object, rows: object, depth: int | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
 
     def put_components(self, parts: Sequence, depth: int | None, status: bool, stream: object | None = None, event: object | None = None) -> list: ...
@@ -730,6 +732,14 @@ class Session:
         rows: integers, one a page, all different. layers: half-open range of the layout's fragments (default all).
         Returns one answer a page: bools, or with status=True members of Status. Blocks until every byte is there;
         releases the GIL. stream, event: see ``Pool.get_pages``. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a byte moves.
+        """
+
+    def get_components(self, parts: Sequence, *, first: int = 0, status: bool = False, stream: object | None = None, event: object | None = None) -> list:
+        """
+        The same for several components as one batch; the answers of each part.
+
+        parts: (layout, rows) or (layout, rows, layers) of each. As ``get_pages`` otherwise; no two parts may write the same
+        bytes.
         """
 
     def get_ranges(self, addresses: object, sizes: object, offsets: object, *, starts: object | None = None, first: int = 0, component: object | None = None, status: bool = False, stream: object | None = None, event: object | None = None) -> list:

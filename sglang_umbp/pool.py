@@ -32,6 +32,8 @@ Keys = Sequence[str] | Sequence[bytes] | Sequence[str | bytes]
 Where = Namespace | Component | None
 ComponentPut = tuple[PageLayout, Keys, Any]
 """Pages of one component: layout, page hashes, rows (integers, one a page)."""
+ComponentGet = ComponentPut | tuple[PageLayout, Keys, Any, tuple[int, int] | None]
+"""The same, and the half-open range of the layout's fragments that is wanted; without it all."""
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +98,8 @@ class Pool:
         # The native methods themselves: a Python frame between is cold whenever a layer group is due.
         if type(self).get_pages is _GET_PAGES:
             self.get_pages = self._open.get_pages  # type: ignore[method-assign]
+        if type(self).get_components is _GET_COMPONENTS:
+            self.get_components = self._open.get_components  # type: ignore[method-assign]
         if type(self).pin is _PIN:
             self.pin = self._open.pin  # type: ignore[method-assign]
 
@@ -332,6 +336,40 @@ class Pool:
         """
         return self._open.get_pages(layout, hashes, rows, layers, status=status, stream=stream, event=event)
 
+    @overload
+    def get_components(
+        self,
+        parts: Sequence[ComponentGet],
+        *,
+        status: Literal[False] = False,
+        stream: int | None = None,
+        event: int | None = None,
+    ) -> list[list[bool]]: ...
+    @overload
+    def get_components(
+        self,
+        parts: Sequence[ComponentGet],
+        *,
+        status: Literal[True],
+        stream: int | None = None,
+        event: int | None = None,
+    ) -> list[list[Status]]: ...
+    def get_components(
+        self,
+        parts: Sequence[ComponentGet],
+        *,
+        status: bool = False,
+        stream: int | None = None,
+        event: int | None = None,
+    ) -> list[list[bool]] | list[list[Status]]:
+        """Copies pages of several components, of any namespaces, as one batch; the answers of each part.
+
+        parts: (layout, page hashes, rows) or (layout, page hashes, rows, layers) of each. As ``get_pages`` otherwise:
+        one look-up and one copy for all, so that a layer group of a model with several pools is one call, and on a
+        device one launch. No two parts may write the same bytes.
+        """
+        return self._open.get_components(parts, status=status, stream=stream, event=event)
+
     # Objects by key ------------------------------------------------------------------------------------
 
     def put(
@@ -476,7 +514,7 @@ class Pool:
 
 
 # What a subclass, or somebody who looks in, may have put others in place of.
-_GET_PAGES, _PIN = Pool.get_pages, Pool.pin
+_GET_PAGES, _GET_COMPONENTS, _PIN = Pool.get_pages, Pool.get_components, Pool.pin
 
 
 def check_machine(settings: PoolSettings) -> None:

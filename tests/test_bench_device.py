@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from device_runtimes import FakeRuntime, fake_runtime
 
-from sglang_umbp import _native
+from sglang_umbp import Pool, _native
 from sglang_umbp.bench import device_matmul, device_restore, device_ways
 from sglang_umbp.bench.device_matmul import CopyLoop, MatmulCase, measure_beside
 from sglang_umbp.bench.device_memory import DIRECTIONS, TO_DEVICE, TO_HOST, CopyMemory
@@ -20,6 +20,7 @@ from sglang_umbp.bench.device_ways import CopyCase, grid_of, lifted
 from sglang_umbp.cli import main
 from sglang_umbp.device import copiers, open_copier, runtimes
 from sglang_umbp.errors import DeviceError
+from sglang_umbp.geometry import parse_pools, restore_steps
 
 TINY = ["--regions", "3", "--blocks", "20", "--block-bytes", "4096", "--fragments", "40x1728,33x777"]
 TINY += ["--call-fragments", "12", "--call-bytes", "1728", "--calls", "6", "--samples", "2"]
@@ -251,6 +252,32 @@ def test_restore_into_a_device(emulated: Emulated, tmp_path: Path, capsys: pytes
     printed = capsys.readouterr().out
     for word in ("TTFL us", "quiet", "2 threads put from the host", "2 threads put from the device", "0 mismatches"):
         assert word in printed
+
+
+def test_a_layer_group_is_one_call_for_all_its_pools(
+    emulated: Emulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Pool.get_components
+    calls: list[list[tuple[int, int]]] = []
+
+    def noted(pool: Pool, parts: Any, **more: Any) -> Any:
+        calls.append([layers for *_, layers in parts])
+        answers = right(pool, parts, **more)
+        return [*answers[:-1], [False] * len(answers[-1])] if lying else answers
+
+    monkeypatch.setattr(Pool, "get_components", noted)
+    lying = False
+    report = report_of(tmp_path / "out.json", "restore", "--device", "auto", *RESTORE)
+    steps = restore_steps(parse_pools(POOLS), report["settings"]["layer_group"])
+    groups = report["settings"]["groups"]
+    wanted = [[step.layers for step in steps if step.group == group] for group in range(groups)]
+    assert max(map(len, wanted)) > 1
+    assert calls == wanted * (len(calls) // groups)
+    assert len(calls) == groups * (4 + device_restore.WARM_UP_RESTORES)
+    lying = True
+    path = tmp_path / "lying.json"
+    assert main(["bench", "restore", "--device", "auto", *RESTORE, "--json", str(path)]) == 1
+    assert json.loads(path.read_text())["failed_gets"] > 0
 
 
 def test_a_restore_that_writes_elsewhere_is_seen(

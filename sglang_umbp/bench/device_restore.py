@@ -1,4 +1,7 @@
-"""`bench restore --device`: whole restores into device memory, quiet, and beside threads that put all the time."""
+"""`bench restore --device`: whole restores into device memory, quiet, and beside threads that put all the time.
+
+A layer group is one call for all its pools.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from .device_command import open_runtime
 from .errors import MeasurementError
 from .offload import REQUESTS_IN_FLIGHT, BuffersOf, OffloadLoad
 from .options import RestoreOptions, plan_sizes
-from .restore_loop import count_failed, no_garbage_collection, restore
-from .targets import EmbeddedTarget, RankPort, Rows, TargetSettings, pool_settings
+from .restore_loop import count_failed, no_garbage_collection, restore_joined
+from .targets import EmbeddedTarget, Rows, TargetSettings, pool_settings
 from .verify import Tally, Verifier
 from .workload import PageIdArray, Turns, Workload
 
@@ -76,7 +79,7 @@ class DeviceRestores:
         self._slots = self.workload.row_slots(slots)
         self._turns = Turns(requests, slots)
         self._verifier = Verifier(options.pools, buffers, tally, options.seed)
-        self._port: RankPort = target.attach(buffers)
+        self._port = target.attach(buffers)
 
     def store(self) -> None:
         """Puts every request from the device. Raises MeasurementError."""
@@ -99,7 +102,7 @@ class DeviceRestores:
             for number in range(WARM_UP_RESTORES + self._options.samples):
                 request_index, slot = self._turns.take()
                 request, rows = self.workload.requests[request_index], self._slots[slot]
-                time = restore(self._port, self.workload, request.hashes, rows)
+                time = restore_joined(self._port, self.workload, request.hashes, rows)
                 self._tally.failed_gets += time.failed
                 if number >= WARM_UP_RESTORES:
                     spread.ttfl_us.append(time.ttfl_ns / 1e3)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from .targets import RankPort, Rows
+from .targets import EmbeddedPort, RankPort, Rows
 from .workload import Workload
 
 
@@ -33,6 +33,20 @@ def restore(port: RankPort, workload: Workload, hashes: Sequence[str], rows: Row
     first_ns = perf_counter_ns()
     for step in rest:
         results.append(gets[step.pool](hashes, rows, step.layers))
+    end_ns = perf_counter_ns()
+    return RestoreTime(first_ns - start_ns, end_ns - start_ns, count_failed(results))
+
+
+def restore_joined(port: EmbeddedPort, workload: Workload, hashes: Sequence[str], rows: Rows) -> RestoreTime:
+    """The same with one call a layer group, for all its pools: every group of `workload.groups`, in order."""
+    results: list[list[bool]] = []
+    get, layouts = port.get_components, port.layouts
+    first, rest = workload.groups[0], workload.groups[1:]
+    start_ns = perf_counter_ns()
+    results += get([(layouts[step.pool], hashes, rows, step.layers) for step in first])
+    first_ns = perf_counter_ns()
+    for group in rest:
+        results += get([(layouts[step.pool], hashes, rows, step.layers) for step in group])
     end_ns = perf_counter_ns()
     return RestoreTime(first_ns - start_ns, end_ns - start_ns, count_failed(results))
 

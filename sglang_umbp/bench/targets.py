@@ -119,6 +119,7 @@ class EmbeddedPort:
     def __init__(self, pool: Pool, layouts: Sequence[PageLayout]) -> None:
         self._put_pages = pool.put_pages
         self._put_components = pool.put_components
+        self.get_components = pool.get_components
         self.layouts = tuple(layouts)
         self.gets: Sequence[Get] = [partial(pool.get_pages, layout) for layout in layouts]
 

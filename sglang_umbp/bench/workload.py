@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,9 @@ class Workload:
         self.pages = pages
         self.order = order
         self.steps: tuple[GroupStep, ...] = restore_steps(pools, group_layers)
+        self.groups: tuple[tuple[GroupStep, ...], ...] = tuple(
+            tuple(steps) for _, steps in groupby(self.steps, key=lambda step: step.group)
+        )
         self.first_steps = sum(step.group == self.steps[0].group for step in self.steps)
         self._seed = seed
         self.requests = [self.make_request(number) for number in range(count)]

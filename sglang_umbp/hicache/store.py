@@ -33,7 +33,7 @@ from .pool_identity import pool_namespace_name, published_kv_format, published_m
 from .ranks import ranks_of_this_node, replica_of_this_process
 from .resources import Resources
 from .store_lines import closing_line, opening_line, pool_line, warnings
-from .stored_pool import StoredPool, put_all
+from .stored_pool import StoredPool, get_all, put_all
 
 ANCHOR = PoolName.KV.value
 logger = logging.getLogger(__name__)
@@ -193,7 +193,13 @@ class UmbpStore(HiCacheStorage):
     def batch_get_v2(
         self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
     ) -> dict[str, list[bool]]:
-        """Loads pages of each pool; see batch_get_v1. A fault of one pool does not touch the others."""
+        """Loads pages of each pool; see batch_get_v1. A fault of one pool does not touch the others.
+
+        All pools are one batch of the pool of this package, where nothing is wrong with any of them.
+        """
+        together = self._moved_together("load", transfers, None)
+        if together is not None:
+            return together
         return {t.name: self._move("load", t.name, t.keys or [], t.host_indices, None) for t in transfers}
 
     def batch_set_v2(
@@ -203,34 +209,39 @@ class UmbpStore(HiCacheStorage):
 
         All pools are one batch of the pool of this package, where nothing is wrong with any of them.
         """
-        together = self._stored_together(transfers, extra_info)
+        together = self._moved_together("store", transfers, extra_info)
         if together is not None:
             return together
         return {t.name: self._move("store", t.name, t.keys or [], t.host_indices, extra_info) for t in transfers}
 
-    def _stored_together(
-        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None
+    def _moved_together(
+        self, direction: str, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None
     ) -> dict[str, list[bool]] | None:
         """None: one by one, so that each fault is that of one pool. What was stored before is found there then."""
         pools = [self._pools.get(t.name) for t in transfers]
-        puts = [(p, list(t.keys), t.host_indices) for p, t in zip(pools, transfers, strict=True) if p and t.keys]
-        if len(puts) < 2 or len(puts) < len(transfers) or len({t.name for t in transfers}) < len(transfers):
+        moves = [(p, list(t.keys), t.host_indices) for p, t in zip(pools, transfers, strict=True) if p and t.keys]
+        if len(moves) < 2 or len(moves) < len(transfers) or len({t.name for t in transfers}) < len(transfers):
             return None
         begin_s = time.perf_counter()
         try:
-            self._held.let_go_of_old()
-            answers = put_all(self._pool, puts, _depth(extra_info))
+            if direction == "load":
+                answers = get_all(self._pool, moves)
+            else:
+                self._held.let_go_of_old()
+                answers = put_all(self._pool, moves, _depth(extra_info))
         except Exception:  # met again, counted and logged where it belongs
             return None
         if self.config.enable_storage_metrics:
-            self._keep_rates(transfers, answers, time.perf_counter() - begin_s)
+            self._keep_rates(direction, transfers, answers, time.perf_counter() - begin_s)
         return {t.name: own for t, own in zip(transfers, answers, strict=True)}
 
-    def _keep_rates(self, transfers: list[PoolTransfer], answers: list[list[bool]], seconds: float) -> None:
+    def _keep_rates(
+        self, direction: str, transfers: list[PoolTransfer], answers: list[list[bool]], seconds: float
+    ) -> None:
         """Each pool's share of the time is its share of the bytes."""
         nbytes = [own.count(True) * self._page_bytes(t.name) for t, own in zip(transfers, answers, strict=True)]
         for transfer, own, share in zip(transfers, answers, nbytes, strict=True):
-            self._keep_rate("store", transfer.name, own, seconds * share / max(1, sum(nbytes)))
+            self._keep_rate(direction, transfer.name, own, seconds * share / max(1, sum(nbytes)))
 
     def _page_bytes(self, name: str) -> int:
         stored = self._pools.get(name)

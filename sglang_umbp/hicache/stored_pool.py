@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import InvalidBatchError
 from ..layout import Namespace, PageLayout
 from ..pool import ComponentPut, Pool
-from .held_pages import HeldPages
+from .held_pages import HeldPages, Place
 from .hits import leading_run
 from .host_pages import HostPages, PagePart
 
@@ -64,7 +64,10 @@ class StoredPool:
         return put_all(self._pool, [(self, keys, host_indices)], depth)[0]
 
     def parts(self, keys: list[str], host_indices: Any) -> list[ComponentPut]:
-        """What ``put`` stores, for ``put_all``. Raises InvalidBatchError as ``put``; within ``pages.steady()``."""
+        """What ``put`` stores and ``get`` loads, for ``put_all`` and ``get_all``; within ``pages.steady()``.
+
+        Raises InvalidBatchError as they do.
+        """
         rows = self._rows(keys, host_indices)
         return [(layout, keys, rows) for layout in self._layouts]
 
@@ -81,11 +84,11 @@ class StoredPool:
 
     def _get_held(self, keys: list[str], rows: np.ndarray) -> list[bool] | None:
         """Loads from a session; None: no session has all of these pages, or it was let go of meanwhile."""
-        place = self._held.find(self.namespace, keys)
+        place = self.held_place(keys)
         if place is None:
             return None
         try:
-            return _all_of([place.session.get_pages(layout, rows, first=place.first) for layout in self._layouts])
+            return _all_of(place.session.get_components([(each, rows) for each in self._layouts], first=place.first))
         except InvalidBatchError:
             if not place.session.closed:
                 raise
@@ -94,7 +97,15 @@ class StoredPool:
             self._held.loaded(place, len(keys))
 
     def _get_anew(self, keys: list[str], rows: np.ndarray) -> list[bool]:
-        return _all_of([self._pool.get_pages(layout, keys, rows) for layout in self._layouts])
+        return _all_of(self._pool.get_components([(layout, keys, rows) for layout in self._layouts]))
+
+    def held_place(self, keys: list[str]) -> Place | None:
+        """Where these pages are held for a load, if they are."""
+        return self._held.find(self.namespace, keys)
+
+    def loaded_from(self, place: Place, pages: int) -> None:
+        """Says that so many pages from this place on were loaded."""
+        self._held.loaded(place, pages)
 
     def _hold(self, keys: list[str]) -> list[bool]:
         era = self._held.era
@@ -129,6 +140,30 @@ def put_all(pool: Pool, puts: Sequence[tuple[StoredPool, list[str], Any]], depth
             counts.append(len(own))
         answers = iter(pool.put_components(parts, depth=depth))
         return [_all_of([next(answers) for _ in range(count)]) for count in counts]
+
+
+def get_all(pool: Pool, gets: Sequence[tuple[StoredPool, list[str], Any]]) -> list[list[bool]]:
+    """``StoredPool.get`` of several host pools as one batch: a list of answers each. Raises as it does.
+
+    All pages are looked up, since each pool's are held by a session of its own; those sessions keep them from
+    eviction. What was removed although it is held is loaded from the session.
+    """
+    places = [stored.held_place(keys) for stored, keys, _ in gets]
+    with ExitStack() as steady:
+        parts: list[ComponentPut] = []
+        for stored, keys, host_indices in gets:
+            steady.enter_context(stored.pages.steady())
+            parts += stored.parts(keys, host_indices)
+        answers = iter(pool.get_components(parts))
+        loaded = [_all_of([next(answers) for _ in stored.pages.parts]) for stored, _, _ in gets]
+    for number, ((stored, keys, host_indices), place) in enumerate(zip(gets, places, strict=True)):
+        if place is None:
+            continue
+        if False in loaded[number]:
+            loaded[number] = stored.get(keys, host_indices)
+        else:
+            stored.loaded_from(place, len(keys))
+    return loaded
 
 
 def _layout(pool: Pool, namespace: Namespace, pages: HostPages, part: PagePart) -> PageLayout:

@@ -93,6 +93,41 @@ def test_every_pool_of_deepseek_v4_moves_its_bytes(v4_store, deepseek_v4):
     assert [bytes_of_pools(deepseek_v4, page) for page in (9, 4, 6)] == wanted
 
 
+def test_all_pools_of_a_load_are_one_get_and_a_fault_of_one_is_not_the_others(v4_store, deepseek_v4, monkeypatch):
+    keys, entries = stores.page_hashes(2), side_entries(deepseek_v4)
+    for page, key in enumerate(keys):
+        put_page(v4_store, deepseek_v4, key, page)
+    wanted = [bytes_of_pools(deepseek_v4, page) for page in (0, 1)]
+    calls = []
+    get_components = v4_store._pool.get_components
+    monkeypatch.setattr(
+        v4_store._pool, "get_components", lambda parts: calls.append(len(parts)) or get_components(parts)
+    )
+    transfers = [transfer(e.name, e.host_pool, (5, 8), keys) for e in entries]
+    assert v4_store.batch_get_v2(transfers) == {entry.name: [True] * 2 for entry in entries}
+    assert calls == [len(entries)]
+    assert [bytes_of_pools(deepseek_v4, page) for page in (5, 8)] == wanted
+    wrong = transfer(entries[0].name, entries[0].host_pool, (5,), keys)  # one page for two keys
+    answers = v4_store.batch_get_v2([wrong, *transfers[1:]])
+    assert answers == {entry.name: [entry is not entries[0]] * 2 for entry in entries}
+    assert calls == [len(entries)] + [1] * (len(entries) - 1)
+
+
+def test_a_page_that_is_removed_while_it_is_held_is_loaded_from_its_session(deepseek_v4):
+    keys, entries = stores.page_hashes(3), side_entries(deepseek_v4)
+    with stores.group_store(deepseek_v4, config=REPLICATED, hold_lookups=64) as store:
+        for page, key in enumerate(keys):
+            put_page(store, deepseek_v4, key, page)
+        wanted = [bytes_of_pools(deepseek_v4, page) for page in (0, 1, 2)]
+        assert store.batch_exists_v2(keys, v4_query(window=3)).kv_hit_pages == 3
+        for name in ("deepseek_v4_c4", "swa"):
+            store._pool.remove([keys[1]], namespace=store._pools[name].namespace)
+        loaded = store.batch_get_v2([transfer(e.name, e.host_pool, (5, 6, 7), keys) for e in entries])
+        assert loaded == {entry.name: [True] * 3 for entry in entries}
+        assert [bytes_of_pools(deepseek_v4, page) for page in (5, 6, 7)] == wanted
+        assert store._pool.stats().pinned_bytes == 0
+
+
 def test_an_anchor_without_bytes_is_never_a_hit_of_its_own(v4_store, deepseek_v4):
     keys = stores.page_hashes(2)
     put_page(v4_store, deepseek_v4, keys[0], 0)

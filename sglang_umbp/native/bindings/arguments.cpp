@@ -314,7 +314,7 @@ Order::Order(nb::handle stream_handle, nb::handle event_handle) {
   if (!event_handle.is_none()) event = to_handle(event_handle, "event");
 }
 
-nb::list to_answers(const std::vector<Status>& statuses, bool as_status) {
+nb::list to_answers(std::span<const Status> statuses, bool as_status) {
   nb::list answers = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(statuses.size())));
   const nb::object members =
       as_status ? nb::module_::import_("sglang_umbp.status").attr("BY_CODE") : nb::object();
@@ -324,6 +324,24 @@ nb::list to_answers(const std::vector<Status>& statuses, bool as_status) {
     PyList_SET_ITEM(answers.ptr(), static_cast<Py_ssize_t>(i), answer.inc_ref().ptr());
   }
   return answers;
+}
+
+nb::list to_answers(std::span<const Status> statuses, std::span<const size_t> counts,
+                    bool as_status) {
+  nb::list lists;
+  for (const size_t count : counts) {
+    lists.append(to_answers(statuses.first(count), as_status));
+    statuses = statuses.subspan(count);
+  }
+  return lists;
+}
+
+Part::Part(nb::handle part, const char* names, size_t least, size_t most) {
+  if (!nb::isinstance<nb::tuple>(part) || nb::len(part) < least || nb::len(part) > most)
+    throw InvalidBatch(std::string("a part is a tuple ") + names);
+  tuple_ = nb::borrow<nb::tuple>(part);
+  if (!nb::try_cast(nb::handle(tuple_[0]), layout_) || layout_ == nullptr)
+    throw nb::type_error(("a part begins with a page layout, not with " + type_of(tuple_[0])).c_str());
 }
 
 Layers::Layers(nb::handle layers, const PageLayout& layout) : first(0), last(layout.fragments().size()) {

@@ -101,6 +101,24 @@ class HeldKeys {
   std::vector<std::string_view> views_;
 };
 
+// A part of a call for several components: a tuple that begins with a layout. It keeps the layout alive: a
+// caller's list may lose it as soon as the GIL is released.
+class Part {
+ public:
+  // names: of the members, of which there are `least` to `most`, for the refusal.
+  // Throws InvalidBatch, nb::type_error.
+  Part(nb::handle part, const char* names, size_t least, size_t most);
+  const ComponentLayout& layout() const { return *layout_; }
+  // None for a last member that is left out.
+  nb::handle operator[](size_t i) const {
+    return i < nb::len(tuple_) ? nb::handle(tuple_[i]) : nb::handle(Py_None);
+  }
+
+ private:
+  nb::tuple tuple_;
+  const ComponentLayout* layout_;
+};
+
 // Unsigned integers out of a sequence of Python integers or an integer array. Copied: they are checked
 // once, and another thread may write to a caller's array as soon as the GIL is released.
 class Integers {
@@ -141,6 +159,9 @@ struct Order : CopyOrder {
 };
 
 // One answer a key: bools, or members of Status.
-nb::list to_answers(const std::vector<Status>& statuses, bool as_status);
+nb::list to_answers(std::span<const Status> statuses, bool as_status);
+// The same in one list a part, which has counts[i] keys.
+nb::list to_answers(std::span<const Status> statuses, std::span<const size_t> counts,
+                    bool as_status);
 
 }  // namespace umbp

@@ -42,6 +42,58 @@ nb::list get_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
   return to_answers(answers, as_status);
 }
 
+// What one part of get_components is: arguments read once.
+struct PageRead {
+  explicit PageRead(nb::handle given)
+      : part(given, "(layout, hashes, rows) or (layout, hashes, rows, layers)", 3, 4),
+        layers(part[3], part.layout().layout), rows(part[2]) {}
+
+  Part part;
+  Layers layers;
+  Rows rows;
+  const Digests* keys = nullptr;
+};
+
+// Parts that name one list of keys share what is read of it.
+std::vector<Digests> read_keys(const Pool& pool, std::span<PageRead> reads) {
+  std::vector<Digests> digests;
+  digests.reserve(reads.size());  // never moves what others refer to
+  const PageRead* before = nullptr;
+  for (PageRead& read : reads) {
+    const bool same = before != nullptr && before->part[1].is(read.part[1]);
+    read.keys = same ? before->keys : &digests.emplace_back(pool, read.part[1]);
+    before = &read;
+  }
+  return digests;
+}
+
+nb::list get_components(Pool& pool, nb::sequence parts, bool as_status, nb::handle stream,
+                        nb::handle event) {
+  const Order after(stream, event);
+  std::vector<PageRead> reads;
+  reads.reserve(nb::len(parts));
+  for (nb::handle part : parts) reads.emplace_back(part);
+  const std::vector<Digests> digests = read_keys(pool, reads);
+  std::vector<PageGet> gets;
+  std::vector<size_t> counts;
+  gets.reserve(reads.size());
+  counts.reserve(reads.size());
+  size_t count = 0;
+  for (const PageRead& read : reads) {
+    const ComponentLayout& layout = read.part.layout();
+    gets.push_back({layout.component(), layout.layout, read.keys->span(), read.rows.span(),
+                    read.layers.first, read.layers.last});
+    counts.push_back(read.keys->size());
+    count += counts.back();
+  }
+  Answers answers(count);
+  {
+    const ReleasedGil no_gil;
+    pool.get_components(gets, answers.data(), after);
+  }
+  return to_answers(answers, counts, as_status);
+}
+
 nb::list put_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
                    nb::handle row_array, std::optional<uint32_t> depth, bool as_status,
                    nb::handle stream, nb::handle event) {
@@ -59,45 +111,35 @@ nb::list put_pages(Pool& pool, const ComponentLayout& layout, nb::handle hashes,
 
 // What one group of put_components is: arguments read once.
 struct PageGroup {
-  PageGroup(const Pool& pool, nb::tuple group)
-      : layout(nb::cast<const ComponentLayout&>(group[0])), keys(pool, group[1]), rows(group[2]) {}
+  PageGroup(const Pool& pool, nb::handle given)
+      : part(given, "(layout, hashes, rows)", 3, 3), keys(pool, part[1]), rows(part[2]) {}
 
-  const ComponentLayout& layout;
+  Part part;
   HeldKeys keys;
   Rows rows;
 };
-
-nb::tuple checked_group(nb::handle group) {
-  if (!nb::isinstance<nb::tuple>(group) || nb::len(group) != 3)
-    throw InvalidBatch("a part of the put is a tuple (layout, hashes, rows)");
-  return nb::borrow<nb::tuple>(group);
-}
 
 nb::list put_components(Pool& pool, nb::sequence groups, std::optional<uint32_t> depth,
                         bool as_status, nb::handle stream, nb::handle event) {
   const Order after(stream, event);
   std::deque<PageGroup> held;
-  for (nb::handle group : groups) held.emplace_back(pool, checked_group(group));
+  for (nb::handle group : groups) held.emplace_back(pool, group);
   std::vector<PagePut> puts;
+  std::vector<size_t> counts;
   size_t count = 0;
   for (const PageGroup& group : held) {
-    puts.push_back({group.layout.component(), group.layout.layout, group.keys.digests(),
-                    group.keys.views(), group.rows.span()});
-    count += group.keys.size();
+    const ComponentLayout& layout = group.part.layout();
+    puts.push_back({layout.component(), layout.layout, group.keys.digests(), group.keys.views(),
+                    group.rows.span()});
+    counts.push_back(group.keys.size());
+    count += counts.back();
   }
   Answers answers(count);
   {
     const ReleasedGil no_gil;
     pool.put_components(puts, depth, answers.data(), after);
   }
-  nb::list lists;
-  auto next = answers.cbegin();
-  for (const PageGroup& group : held) {
-    const auto end = next + static_cast<ptrdiff_t>(group.keys.size());
-    lists.append(to_answers(Answers(next, end), as_status));
-    next = end;
-  }
-  return lists;
+  return to_answers(answers, counts, as_status);
 }
 
 nb::list get_listed(Pool& pool, const Components& components, size_t part, nb::handle keys,
@@ -453,6 +495,8 @@ void bind_pool(nb::module_& m) {
       .def("get_pages", &get_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"),
            nb::arg("layers") = nb::none(), nb::kw_only(), nb::arg("status") = false,
            nb::arg("stream") = nb::none(), nb::arg("event") = nb::none())
+      .def("get_components", &get_components, nb::arg("parts"), nb::kw_only(),
+           nb::arg("status") = false, nb::arg("stream") = nb::none(), nb::arg("event") = nb::none())
       .def("put_pages", &put_pages, nb::arg("layout"), nb::arg("hashes"), nb::arg("rows"),
            nb::arg("depth").none(), nb::arg("status"), nb::arg("stream") = nb::none(),
            nb::arg("event") = nb::none())

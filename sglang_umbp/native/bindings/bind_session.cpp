@@ -65,6 +65,45 @@ nb::list get_pages(const PinnedPages& held, nb::handle layout_object, nb::handle
   return to_answers(answers, as_status);
 }
 
+// What one part of get_components is: arguments read once.
+struct PinnedRead {
+  PinnedRead(const PinnedPages& held, nb::handle given)
+      : part(given, "(layout, rows) or (layout, rows, layers)", 2, 3),
+        layers(part[2], part.layout().layout), rows(part[1]) {
+    if (!held.space().owns(part.layout().list)) refuse_layout(held, part[0]);
+  }
+
+  Part part;
+  Layers layers;
+  Rows rows;
+};
+
+nb::list get_components(const PinnedPages& held, nb::sequence parts, size_t first_page,
+                        bool as_status, nb::handle stream, nb::handle event) {
+  const Order after(stream, event);
+  std::vector<PinnedRead> reads;
+  reads.reserve(nb::len(parts));
+  for (nb::handle part : parts) reads.emplace_back(held, part);
+  std::vector<SessionGet> gets;
+  std::vector<size_t> counts;
+  gets.reserve(reads.size());
+  counts.reserve(reads.size());
+  size_t count = 0;
+  for (const PinnedRead& read : reads) {
+    const ComponentLayout& layout = read.part.layout();
+    gets.push_back({layout.part, layout.layout, read.rows.span(), read.layers.first,
+                    read.layers.last});
+    counts.push_back(read.rows.size());
+    count += counts.back();
+  }
+  std::vector<Status> answers(count);
+  {
+    const ReleasedGil no_gil;
+    held.pool().get_session_components(held.session(), gets, first_page, answers.data(), after);
+  }
+  return to_answers(answers, counts, as_status);
+}
+
 size_t part_of(const PinnedPages& held, nb::handle component) {
   if (!component.is_none())
     return nb::cast<size_t>(held.space_object().attr("component")(component).attr("part"));
@@ -145,6 +184,12 @@ void bind_session(nb::module_& m) {
            "every byte is there;\n"
            "releases the GIL. stream, event: see ``Pool.get_pages``. Raises InvalidBatchError, PoolClosedError, ForkedPoolError before a "
            "byte moves.")
+      .def("get_components", &get_components, nb::arg("parts"), nb::kw_only(), nb::arg("first") = 0,
+           nb::arg("status") = false, nb::arg("stream") = nb::none(), nb::arg("event") = nb::none(),
+           "The same for several components as one batch; the answers of each part.\n\n"
+           "parts: (layout, rows) or (layout, rows, layers) of each. As ``get_pages`` otherwise; no two parts may write "
+           "the same\n"
+           "bytes.")
       .def("get_ranges", &get_ranges, nb::arg("addresses"), nb::arg("sizes"), nb::arg("offsets"),
            nb::kw_only(), nb::arg("starts") = nb::none(), nb::arg("first") = 0,
            nb::arg("component") = nb::none(), nb::arg("status") = false,

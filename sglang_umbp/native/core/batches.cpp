@@ -1,6 +1,7 @@
 #include "batches.h"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <string>
 
@@ -144,8 +145,7 @@ void LayoutBatch::check_distinct() const {
                        " stands twice in one get");
 }
 
-void LayoutBatch::classify(const RegionTable& table, bool strict, DeviceMemory* devices) {
-  const RegionTable::View view = table.view();
+void LayoutBatch::classify(const RegionTable::View& view, bool strict, DeviceMemory* devices) {
   regions_.clear();
   bool unlike = false;  // some of it is in a device, or nobody knows yet
   for (size_t j = first_; j < last_; ++j) {
@@ -200,22 +200,86 @@ void LayoutBatch::check_rows(const RegionTable::View& view, const LayoutFragment
   }
 }
 
-void JoinedBatch::append(const PageLayout& layout, std::span<const int64_t> rows) {
-  parts_.emplace_back(layout, rows, 0, layout.fragments().size(), parts_.size(), pieces_);
+namespace {
+
+// A fragment of one part of a joined batch, all its rows.
+struct PartFragment {
+  const LayoutBatch* part;
+  const LayoutFragment* fragment;
+  uint64_t end() const { return fragment->base + (part->extent(*fragment) - 1); }  // its last byte
+};
+
+struct Piece {
+  uint64_t address;
+  uint64_t nbytes;
+};
+
+void append_pieces(const PartFragment& of, std::vector<Piece>& pieces) {
+  for (const int64_t row : of.part->rows())
+    pieces.push_back({of.fragment->base + static_cast<uint64_t>(row) * of.fragment->stride,
+                      of.fragment->nbytes});
+}
+
+// Of rows that are in use; those of one part never meet.
+void check_rows_apart(const PartFragment& a, const PartFragment& b) {
+  std::vector<Piece> pieces;
+  append_pieces(a, pieces);
+  append_pieces(b, pieces);
+  std::sort(pieces.begin(), pieces.end(),
+            [](const Piece& x, const Piece& y) { return x.address < y.address; });
+  for (size_t i = 1; i < pieces.size(); ++i)
+    if (pieces[i].address - pieces[i - 1].address < pieces[i - 1].nbytes)
+      throw InvalidBatch("destinations overlap: two parts of one get write to address " +
+                         std::to_string(pieces[i].address));
+}
+
+}  // namespace
+
+void JoinedBatch::append(const PageLayout& layout, std::span<const int64_t> rows, size_t first,
+                         size_t last) {
+  parts_.emplace_back(layout, rows, first, last, parts_.size(), pieces_);
   pieces_ += rows.size() * layout.fragments().size();
   ends_.push_back((ends_.empty() ? 0 : ends_.back()) + rows.size());
 }
 
 void JoinedBatch::classify(const RegionTable& table, bool strict, DeviceMemory* devices) {
+  const RegionTable::View view = table.view();
   for (LayoutBatch& part : parts_) {
-    part.classify(table, strict, devices);
+    part.classify(view, strict, devices);
     include(part);
   }
 }
 
-JoinedBatch::Place JoinedBatch::place_of(size_t i) const {
+void JoinedBatch::check_distinct() const {
+  for (const LayoutBatch& part : parts_) part.check_distinct();
+  if (parts_.size() > 1) check_apart();
+}
+
+// Fragments of different parts mostly lie in different tensors, or interleave: a look at extents is enough.
+void JoinedBatch::check_apart() const {
+  std::vector<PartFragment> sorted;
+  size_t count = 0;
+  for (const LayoutBatch& part : parts_) count += part.fragments().size();
+  sorted.reserve(count);
+  for (const LayoutBatch& part : parts_)
+    for (const LayoutFragment& fragment : part.fragments()) sorted.push_back({&part, &fragment});
+  std::sort(sorted.begin(), sorted.end(), [](const PartFragment& a, const PartFragment& b) {
+    return a.fragment->base < b.fragment->base;
+  });
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    const PartFragment& a = sorted[i];
+    const uint64_t end = a.end();
+    for (size_t j = i + 1; j < sorted.size() && sorted[j].fragment->base <= end; ++j)
+      if (sorted[j].part != a.part && !interleave(*a.fragment, *sorted[j].fragment))
+        check_rows_apart(a, sorted[j]);
+  }
+}
+
+[[gnu::noinline]] void JoinedBatch::find_part(size_t i) const {
   const auto part = static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), i) - ends_.begin());
-  return {&parts_[part], i - (part == 0 ? 0 : ends_[part - 1])};
+  current_ = &parts_[part];
+  begin_ = part == 0 ? 0 : ends_[part - 1];
+  size_ = ends_[part] - begin_;
 }
 
 ListedBatch::ListedBatch(const RangeBatch& ranges)

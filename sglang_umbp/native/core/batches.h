@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <vector>
 
@@ -75,7 +74,16 @@ class LayoutBatch : public BatchDevices {
   void check_distinct() const;
   // Finds the regions under one shared lock, and with `devices` (may be null) where other memory is.
   // Throws UnregisteredMemory if strict, or if a range goes beyond its allocation in a device.
-  void classify(const RegionTable& table, bool strict, DeviceMemory* devices = nullptr);
+  void classify(const RegionTable& table, bool strict, DeviceMemory* devices = nullptr) {
+    classify(table.view(), strict, devices);
+  }
+  void classify(const RegionTable::View& view, bool strict, DeviceMemory* devices);
+
+  std::span<const LayoutFragment> fragments() const {
+    return layout_.fragments().subspan(first_, last_ - first_);
+  }
+  std::span<const int64_t> rows() const { return rows_; }
+  uint64_t extent(const LayoutFragment& fragment) const { return layout_.extent(fragment); }
 
   uint64_t bytes_of(size_t) const { return page_bytes_; }
   uint64_t fragments_of(size_t) const { return last_ - first_; }
@@ -137,13 +145,25 @@ class LayoutBatch : public BatchDevices {
   std::vector<int32_t> row_devices_;  // item after item, where a fragment has kEachRow
 };
 
-// Whole pages of several layouts one after the other, as one batch of a put.
+// Pages of several layouts one after the other as one batch. Of one thread: it remembers where it was.
 class JoinedBatch : public BatchDevices {
  public:
-  void append(const PageLayout& layout, std::span<const int64_t> rows);
+  explicit JoinedBatch(size_t parts) {
+    parts_.reserve(parts);
+    ends_.reserve(parts);
+  }
+  // The fragments [first, last) of each row. Throws InvalidBatch as LayoutBatch does.
+  void append(const PageLayout& layout, std::span<const int64_t> rows, size_t first, size_t last);
+  // Throws InvalidBatch if a byte of the caller's memory belongs to two items: a get would write it twice.
+  void check_distinct() const;
   void classify(const RegionTable& table, bool strict, DeviceMemory* devices = nullptr);
 
+  size_t size() const { return ends_.empty() ? 0 : ends_.back(); }
+  uint64_t bytes_of(size_t i) const { return place_of(i).batch->bytes_of(0); }
   uint64_t fragments_of(size_t i) const { return place_of(i).batch->fragments_of(0); }
+  Status check(size_t i, uint64_t object_bytes) const {
+    return place_of(i).batch->check(0, object_bytes);
+  }
   template <Direction direction>
   void add(size_t i, uint64_t object, RunBuilder& builder) const {
     const Place place = place_of(i);
@@ -160,11 +180,20 @@ class JoinedBatch : public BatchDevices {
     const LayoutBatch* batch;
     size_t item;
   };
-  Place place_of(size_t i) const;
+  // Items are asked for in order, several times each: mostly it is the part of the item before.
+  Place place_of(size_t i) const {
+    if (i - begin_ >= size_) find_part(i);
+    return {current_, i - begin_};
+  }
+  void find_part(size_t i) const;
+  void check_apart() const;
 
-  std::deque<LayoutBatch> parts_;
+  std::vector<LayoutBatch> parts_;
   std::vector<size_t> ends_;  // items up to the end of each part
   size_t pieces_ = 0;
+  mutable const LayoutBatch* current_ = nullptr;  // has the items [begin_, begin_ + size_)
+  mutable size_t begin_ = 0;
+  mutable size_t size_ = 0;
 };
 
 // Ranges that the caller listed.

@@ -13,15 +13,13 @@ std::string describe(const LayoutFragment& fragment) {
          ", " + std::to_string(fragment.nbytes) + " bytes";
 }
 
-// Whether rows of a and b can never share a byte although their extents overlap: both repeat with
-// the same stride, at places within it that do not meet.
+}  // namespace
+
 bool interleave(const LayoutFragment& a, const LayoutFragment& b) {
   if (a.stride != b.stride || a.stride == 0) return false;
   const uint64_t distance = (b.base - a.base) % a.stride;
   return distance >= a.nbytes && distance + b.nbytes <= a.stride;
 }
-
-}  // namespace
 
 PageLayout::PageLayout(uint64_t rows, std::vector<LayoutFragment> fragments)
     : rows_(rows), fragments_(std::move(fragments)) {

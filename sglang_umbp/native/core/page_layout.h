@@ -15,6 +15,10 @@ struct LayoutFragment {
   uint64_t object_offset;
 };
 
+// Whether rows of a and b can never share a byte although their extents overlap: both repeat with
+// the same stride, at places within it that do not meet. a begins no later than b.
+bool interleave(const LayoutFragment& a, const LayoutFragment& b);
+
 // Immutable. Sizes and object offsets do not depend on the row, so a call need only name rows.
 class PageLayout {
  public:

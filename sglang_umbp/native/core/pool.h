@@ -80,6 +80,25 @@ struct Share {
   uint32_t client_id = 0;
 };
 
+// Pages of one component for a get: the objects of `digests`, into the layout's rows.
+struct PageGet {
+  const Component& component;
+  const PageLayout& layout;
+  std::span<const Hash128> digests;
+  std::span<const int64_t> rows;
+  size_t first;  // fragments [first, last) of the layout
+  size_t last;
+};
+
+// The same of a session, whose page first_page + i goes to rows[i].
+struct SessionGet {
+  size_t part;
+  const PageLayout& layout;
+  std::span<const int64_t> rows;
+  size_t first;
+  size_t last;
+};
+
 // Pages of one component: the objects of `keys`, whose digests are `digests`, from the layout's rows.
 struct PagePut {
   const Component& component;
@@ -162,6 +181,10 @@ class Pool {
   void get_session_pages(Session& session, size_t part, size_t first_page,
                          const PageLayout& layout, std::span<const int64_t> rows, size_t first,
                          size_t last, Status* out, const CopyOrder& after = {});
+  // The same of several components as one batch: `out` has the statuses of all, one after the other.
+  void get_components(std::span<const PageGet> gets, Status* out, const CopyOrder& after = {});
+  void get_session_components(Session& session, std::span<const SessionGet> gets,
+                              size_t first_page, Status* out, const CopyOrder& after = {});
   void get_ranges(const Component& component, std::span<const Hash128> digests,
                   const RangeBatch& ranges, Status* out, const CopyOrder& after = {});
   void get_session_ranges(Session& session, size_t part, size_t first_page,
@@ -245,19 +268,20 @@ class Pool {
   bool holds(const SizedObjects& objects, int slot);
   size_t look_up(std::span<const Component> components, std::span<const Hash128> digests,
                  bool stop_at_missing, bool* found);
-  // Batch: a LayoutBatch or a ListedBatch.
+  // Batch: a LayoutBatch, a JoinedBatch or a ListedBatch.
   template <class Batch>
   void read_named(std::span<const Hash128> keys, const Batch& batch, Status* out,
                   PhaseTimer& timer);
   template <class Batch>
   void read_slice(std::span<const Hash128> keys, const Batch& batch, size_t first_item, Status* out,
                   PhaseTimer& timer);
-  template <class Batch>
-  void read_session(Session& session, size_t part, size_t first_page, size_t count,
-                    const Batch& batch, Status* out, PhaseTimer& timer);
-  template <class Batch>
-  void read_pinned(Session& session, size_t part, size_t first_page, size_t count,
-                   const Batch& batch, Status* out, PhaseTimer& timer);
+  // object_of(i): which of the session's objects item i is, of `count`.
+  template <class Batch, class ObjectOf>
+  void read_session(Session& session, size_t count, const ObjectOf& object_of, const Batch& batch,
+                    Status* out, PhaseTimer& timer);
+  template <class Batch, class ObjectOf>
+  void read_pinned(Session& session, size_t count, const ObjectOf& object_of, const Batch& batch,
+                   Status* out, PhaseTimer& timer);
   // Whose memory the batch names, and the wait for what the caller said.
   template <class Batch>
   void classify(Batch& batch, PhaseTimer& timer);

@@ -10,11 +10,28 @@ namespace {
 
 constexpr uint64_t kSliceBytes = 256u << 20;  // what one call may keep from being freed
 
+std::vector<Hash128>& keys_of_this_thread() {
+  thread_local std::vector<Hash128> keys;
+  return keys;
+}
+
 std::span<const Hash128> derive_keys(const Reader& reader, const Component& component,
                                      std::span<const Hash128> digests) {
-  thread_local std::vector<Hash128> keys;
+  std::vector<Hash128>& keys = keys_of_this_thread();
   keys.resize(digests.size());
   reader.derive_keys(component.key, digests, keys.data());
+  return keys;
+}
+
+std::span<const Hash128> derive_keys(const Reader& reader, std::span<const PageGet> gets,
+                                     size_t count) {
+  std::vector<Hash128>& keys = keys_of_this_thread();
+  keys.resize(count);
+  size_t at = 0;
+  for (const PageGet& get : gets) {
+    reader.derive_keys(get.component.key, get.digests, keys.data() + at);
+    at += get.digests.size();
+  }
   return keys;
 }
 
@@ -96,28 +113,27 @@ void Pool::read_slice(std::span<const Hash128> keys, const Batch& batch, size_t 
   named.record_recency();
 }
 
-template <class Batch>
-void Pool::read_session(Session& session, size_t part, size_t first_page, size_t count,
+template <class Batch, class ObjectOf>
+void Pool::read_session(Session& session, size_t count, const ObjectOf& object_of,
                         const Batch& batch, Status* out, PhaseTimer& timer) {
   SessionUse use(session);
-  if (use.held()) return read_pinned(session, part, first_page, count, batch, out, timer);
+  if (use.held()) return read_pinned(session, count, object_of, batch, out, timer);
   if (!session.dropped() || session.ended()) throw InvalidBatch("the session is closed");
   std::vector<Hash128> keys;
-  for (size_t page = first_page; page < first_page + count; ++page)
-    keys.push_back(session.keys()[page * session.width() + part]);
+  for (size_t i = 0; i < count; ++i) keys.push_back(session.keys()[object_of(i)]);
   read_named(keys, batch, out, timer);
 }
 
-template <class Batch>
-void Pool::read_pinned(Session& session, size_t part, size_t first_page, size_t pages,
+template <class Batch, class ObjectOf>
+void Pool::read_pinned(Session& session, size_t count, const ObjectOf& object_of,
                        const Batch& batch, Status* out, PhaseTimer& timer) {
   timer.mark(Phase::kResolve);
   ReadTotals totals;
   totals.calls = 1;
   const auto arena = reinterpret_cast<uint64_t>(reader_->index().arena);
   copy<Direction::kGet>(batch, timer, [&](const auto& add) {
-    for (size_t i = 0; i < pages; ++i) {
-      const PinnedObject& object = session.object(first_page + i, part);
+    for (size_t i = 0; i < count; ++i) {
+      const PinnedObject& object = session.object(object_of(i));
       out[i] = object.handle == kNoHandle ? Status::kNotPinned : batch.check(i, object.nbytes);
       if (out[i] == Status::kOk) add(i, arena + object.offset);
       totals.count(out[i], batch.bytes_of(i));
@@ -157,6 +173,45 @@ void Pool::get_pages(const Component& component, const PageLayout& layout,
   read_named(keys, batch, out, timer);
 }
 
+void Pool::get_components(std::span<const PageGet> gets, Status* out, const CopyOrder& after) {
+  Call call(*this);
+  const CallLatency latency(latency_of(latencies_.get));
+  PhaseTimer timer(config_.call_debug, get_phases_);
+  JoinedBatch batch(gets.size());
+  for (const PageGet& get : gets) {
+    check_lengths(get.digests.size(), get.rows.size());
+    batch.append(get.layout, get.rows, get.first, get.last);
+  }
+  batch.check_distinct();
+  if (call.lost()) return answer_all(Status::kMissing, {out, batch.size()}, timer);
+  const auto keys = derive_keys(*reader_, gets, batch.size());
+  timer.mark(Phase::kBuild);
+  batch.after = after;
+  classify(batch, timer);
+  read_named(keys, batch, out, timer);
+}
+
+void Pool::get_session_components(Session& session, std::span<const SessionGet> gets,
+                                  size_t first_page, Status* out, const CopyOrder& after) {
+  Call call(*this);
+  const CallLatency latency(latency_of(latencies_.get));
+  PhaseTimer timer(config_.call_debug, get_phases_);
+  JoinedBatch batch(gets.size());
+  std::vector<size_t> places;
+  for (const SessionGet& get : gets) {
+    check_session_window(session, get.part, first_page, get.rows.size());
+    batch.append(get.layout, get.rows, get.first, get.last);
+    for (size_t i = 0; i < get.rows.size(); ++i)
+      places.push_back(session.place_of(first_page + i, get.part));
+  }
+  batch.check_distinct();
+  if (call.lost()) return answer_all(Status::kNotPinned, {out, places.size()}, timer);
+  timer.mark(Phase::kBuild);
+  batch.after = after;
+  classify(batch, timer);
+  read_session(session, places.size(), [&](size_t i) { return places[i]; }, batch, out, timer);
+}
+
 void Pool::get_session_pages(Session& session, size_t part, size_t first_page,
                              const PageLayout& layout, std::span<const int64_t> rows, size_t first,
                              size_t last, Status* out, const CopyOrder& after) {
@@ -170,7 +225,8 @@ void Pool::get_session_pages(Session& session, size_t part, size_t first_page,
   timer.mark(Phase::kBuild);
   batch.after = after;
   classify(batch, timer);
-  read_session(session, part, first_page, rows.size(), batch, out, timer);
+  const auto object_of = [&](size_t i) { return session.place_of(first_page + i, part); };
+  read_session(session, rows.size(), object_of, batch, out, timer);
 }
 
 void Pool::get_ranges(const Component& component, std::span<const Hash128> digests,
@@ -201,7 +257,8 @@ void Pool::get_session_ranges(Session& session, size_t part, size_t first_page,
   timer.mark(Phase::kBuild);
   batch.after = after;
   classify(batch, timer);
-  read_session(session, part, first_page, ranges.keys, batch, out, timer);
+  const auto object_of = [&](size_t i) { return session.place_of(first_page + i, part); };
+  read_session(session, ranges.keys, object_of, batch, out, timer);
 }
 
 }  // namespace umbp

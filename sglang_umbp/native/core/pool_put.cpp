@@ -73,11 +73,11 @@ void Pool::put_components(std::span<const PagePut> puts, std::optional<uint32_t>
   Call call(*this);
   const CallLatency latency(latency_of(latencies_.put));
   PhaseTimer timer(config_.call_debug, put_phases_);
-  JoinedBatch batch;
+  JoinedBatch batch(puts.size());
   std::vector<PutItem> items;
   for (const PagePut& put : puts) {
     check_lengths(put.digests.size(), put.rows.size());
-    batch.append(put.layout, put.rows);
+    batch.append(put.layout, put.rows, 0, put.layout.fragments().size());
     append_items(items, put.component.id, put.component.key, put.digests, put.keys, depth);
     for (size_t i = items.size() - put.rows.size(); i < items.size(); ++i)
       items[i].nbytes = put.layout.object_bytes();

@@ -118,7 +118,7 @@ void SessionList::apply_quota(Session& session) {
     if (!session.held(page)) continue;
     uint64_t page_bytes = 0;
     for (size_t part = 0; part < session.width_; ++part)
-      page_bytes += session.object(page, part).nbytes;
+      page_bytes += session.object(session.place_of(page, part)).nbytes;
     const auto fits = [&] {
       return totals_.pinned_bytes + nbytes + page_bytes <= quota_bytes_;
     };

@@ -37,9 +37,8 @@ class Session : public std::enable_shared_from_this<Session> {
   size_t width() const { return width_; }
   bool firm() const { return firm_; }
   bool held(size_t page) const { return objects_[page * width_].handle != kNoHandle; }
-  const PinnedObject& object(size_t page, size_t part) const {
-    return objects_[page * width_ + part];
-  }
+  size_t place_of(size_t page, size_t part) const { return page * width_ + part; }
+  const PinnedObject& object(size_t place) const { return objects_[place]; }
   size_t prefix() const;  // leading run of held pages
   uint64_t nbytes() const { return nbytes_; }
 
