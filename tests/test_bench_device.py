@@ -189,6 +189,22 @@ def test_grids_are_those_the_copier_takes() -> None:
     assert grid_of(lifted(capped, 64), "kernel", TO_HOST, 1) == 64
 
 
+class Nothing:
+    """Company that copies nothing."""
+
+    def __enter__(self) -> Nothing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def gbps(self, begun: float, ended: float) -> float:
+        return 0.0
+
+    def during_all(self, begun: float, ended: float) -> bool:
+        return True
+
+
 class Clockwork:
     """Products that take as long as copies need to come round."""
 
@@ -201,6 +217,10 @@ class Clockwork:
         waited.wait(0.01)
         return 1.0
 
+    def held(self, seconds: float) -> Nothing:
+        assert seconds > device_matmul.SERIES / 1e3
+        return Nothing()
+
 
 def test_copies_run_during_all_of_a_series(emulated: Emulated) -> None:
     shape = CopyShape(1, 30, 1728, "scattered")
@@ -209,13 +229,14 @@ def test_copies_run_during_all_of_a_series(emulated: Emulated) -> None:
     cases = [MatmulCase("x", shape, direction, way) for direction in DIRECTIONS for way in ("auto", "dma")]
     products = Clockwork()
     figures = measure_beside(copier, memory, products, cases, 2, 1)  # type: ignore[arg-type]
-    assert products.series == 3 + 2 * len(cases) * 3
-    assert [each.taken for each in figures] == ["kernel", "dma"] * 2
+    assert products.series == 3 + 2 * (len(cases) + 1) * 3
+    assert [each.taken for each in figures] == ["kernel", "dma"] * 2 + ["held"]
+    assert figures[-1].gbps == [0.0, 0.0]
     for each in figures:
         assert each.during_all
         assert (len(each.alone_ms), len(each.beside_ms), len(each.gbps)) == (4, 2, 2)
         assert each.slowdown == 1.0
-        assert min(each.gbps) > 0
+    assert min(gbps for each in figures[:-1] for gbps in each.gbps) > 0
     memory.free()
 
 

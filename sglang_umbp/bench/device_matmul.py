@@ -20,7 +20,8 @@ from .errors import BenchArgumentsError, MeasurementError
 SERIES = 80
 HELD = "held"
 """In place of a way: nothing is copied, one thread waits on one multiprocessor during the whole series."""
-REPEATS = 4  # copies of one call into native code: between two of them lie microseconds, between two calls more
+CALL_NBYTES = 800_000_000  # copies of one call into native code: between two of them lies less than between two calls
+MOST_REPEATS = 16
 DMA_PIECE_NBYTES = 32 << 20
 _CYCLES_A_SECOND = 2e9  # no slower than the fastest clock
 _HELD_OVER_ALONE = 2  # how much longer than a series alone the control waits
@@ -123,7 +124,9 @@ class CopyLoop:
 
     def __init__(self, case: CopyCase, batch: Batch, way: str) -> None:
         self._case, self._batch, self._way = case, batch, way
-        self._nbytes = REPEATS * int(batch.sizes.sum())
+        nbytes = int(batch.sizes.sum())
+        self._repeats = min(max(1, CALL_NBYTES // nbytes), MOST_REPEATS)
+        self._nbytes = self._repeats * nbytes
         self._thread = threading.Thread(target=self._run)
         self._started, self._stop = threading.Event(), threading.Event()
         self._error: Exception | None = None
@@ -149,7 +152,7 @@ class CopyLoop:
         try:
             while not self._stop.is_set():
                 begun = perf_counter()
-                self._case.copy(self._batch, self._way, self._case.usual, REPEATS)
+                self._case.copy(self._batch, self._way, self._case.usual, self._repeats)
                 self._calls.append((begun, perf_counter()))
                 self._started.set()
         except Exception as error:  # handed to the thread that waits in __exit__

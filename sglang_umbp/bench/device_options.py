@@ -16,7 +16,7 @@ from .subcommand import Subparsers
 
 PARTS = ("table", "scattered", "call")
 SCATTERED = "126976x1728,122880x8448,24000x37440"
-_MATMUL_NBYTES = 200_000_000  # a few milliseconds: a copy that begins or ends in a series is a small part of it
+_DMA_NBYTES = 200_000_000  # of the control beside products
 _MOST_FRAGMENTS, _MOST_NBYTES = 1 << 24, 1 << 30
 
 
@@ -57,16 +57,11 @@ class DeviceOptions:
         """The scattered shapes by the chooser's own way, and DMA of large pieces, in both directions."""
         if not self.beside_matmul:
             return []
-        shapes = [(f"{shape.fragment_nbytes} B", _at_most(shape, _MATMUL_NBYTES), "auto") for shape in self.scattered]
-        nbytes = max((shape.nbytes for _, shape, _ in shapes), default=_MATMUL_NBYTES)
-        dma = dma_shape(min(nbytes, _MATMUL_NBYTES))
+        shapes = [(f"{shape.fragment_nbytes} B", shape, "auto") for shape in self.scattered]
+        nbytes = max((shape.nbytes for _, shape, _ in shapes), default=_DMA_NBYTES)
+        dma = dma_shape(min(nbytes, _DMA_NBYTES))
         shapes.append((f"{dma.fragment_nbytes} B (control)", dma, "dma"))
         return [MatmulCase(*each[:2], direction, each[2]) for direction in DIRECTIONS for each in shapes]
-
-
-def _at_most(shape: CopyShape, nbytes: int) -> CopyShape:
-    blocks = min(shape.blocks, max(1, nbytes // shape.fragment_nbytes))
-    return CopyShape(shape.regions, blocks, shape.fragment_nbytes, shape.pattern)
 
 
 def add_parser(benches: Subparsers) -> argparse.ArgumentParser:
