@@ -11,8 +11,11 @@ constexpr uint64_t kPieceOverMean = 2;
 // Keeps count * parts of the largest launch within kMaxParts.
 constexpr uint64_t kMostParts = 65535;
 
-// Shares that a group of threads gets, about: so that none copies much longer than the others.
-constexpr uint64_t kShares = 64;
+// Runs are alike if the mean one is shorter than the longest by no more than the kAlike-th part.
+constexpr uint64_t kAlike = 8;
+// Shares that a group of threads gets, about: so that none copies much longer than the others, and each reads of the
+// plan as much at a time as it can.
+constexpr uint64_t kShares = 16;
 
 // The addresses of one side of some runs.
 class Side {
@@ -124,6 +127,12 @@ PlanCut cut_plan(const PlanShape& shape, uint32_t largest_part) {
   const uint64_t parts = (longest + largest_part - 1) / largest_part;
   const uint64_t part_bytes = std::min<uint64_t>(largest_part, round_up((longest + parts - 1) / parts, kPartUnit));
   return {{0, static_cast<uint32_t>(parts), static_cast<uint32_t>(part_bytes), 1}, parts * part_bytes};
+}
+
+PlanCut cut_closely(const PlanShape& shape, uint32_t largest_part) {
+  if (shape.longest <= largest_part || shape.longest - shape.longest / kAlike <= shape.mean())
+    return cut_plan(shape, largest_part);
+  return {{0, 1, largest_part / kPartUnit * kPartUnit, 1}, largest_part / kPartUnit * kPartUnit};
 }
 
 uint32_t share_of(uint64_t parts, uint64_t groups) {

@@ -52,13 +52,17 @@ CopyChoice choose_way(const PlanShape& shape, CopyDirection direction, const Cop
                       const CopyAbilities& abilities, CopyWay asked);
 
 // How the runs of a plan are cut for a kernel that copies parts of at most largest_part bytes. Runs longer than
-// longest_piece must be split into pieces of at most that (so that one long run among many short ones does not make
-// every run cost as many parts as the long one has); the cut's count and share are left for each launch to fill.
+// longest_piece must be split into pieces of at most that; the cut's count and share are left for each launch to fill.
 struct PlanCut {
   CopyCut cut;
   uint64_t longest_piece;  // a multiple of kPartUnit
 };
+// Few pieces of many parts. Runs that are longer than twice their mean are split, so that one long run among many short
+// ones does not make every run cost as many parts as the long one has.
 PlanCut cut_plan(const PlanShape& shape, uint32_t largest_part);
+// The same where runs are about as long as each other; else pieces of one part each, so that none is empty: a group of
+// threads must read what to copy of an empty part, too.
+PlanCut cut_closely(const PlanShape& shape, uint32_t largest_part);
 
 // Parts that a group of threads takes at a time, of a plan of so many parts for so many groups.
 uint32_t share_of(uint64_t parts, uint64_t groups);

@@ -1,6 +1,7 @@
 #include "device_lane.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace umbp {
 namespace {
@@ -33,9 +34,9 @@ DeviceLane::DeviceLane(DeviceApi& api, int device)
       end_(api, device),
       before_(api, device) {}
 
-void DeviceLane::begin(StreamHandle shared) {
-  shared_ = shared != nullptr;
-  active_ = shared_ ? shared : own_.get();
+void DeviceLane::begin(QueuePlace place) {
+  place_ = std::move(place);
+  active_ = place_.stream() != nullptr ? place_.stream() : own_.get();
   block_ = used_ = 0;
 }
 
@@ -64,11 +65,16 @@ void DeviceLane::keep_plan(size_t nbytes) {
 void DeviceLane::mark_end(std::chrono::nanoseconds expected) {
   asked_until_ = Clock::now() + expected * 3 / 2 + kPatience;
   blocks_at_once_ = expected > kLongestAsked;
-  end_is_marked_ = shared_ || blocks_at_once_;
+  end_is_marked_ = place_.stream() != nullptr || blocks_at_once_;
   if (end_is_marked_) api_.record_event(device_, end_.get(), active_);
 }
 
 void DeviceLane::wait() {
+  await_end();
+  place_ = {};
+}
+
+void DeviceLane::await_end() {
   if (!blocks_at_once_) {
     do {
       if (is_done()) return;

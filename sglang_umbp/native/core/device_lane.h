@@ -9,7 +9,7 @@
 
 #include "device_copier.h"
 #include "device_handles.h"
-#include "device_kernels.h"
+#include "device_queue.h"
 
 namespace umbp {
 
@@ -22,8 +22,10 @@ class DeviceLane {
   DeviceLane(const DeviceLane&) = delete;
   DeviceLane& operator=(const DeviceLane&) = delete;
 
-  // Begins a copy in this lane's own stream, or (not null) in one that lanes share.
-  void begin(StreamHandle shared);
+  // Begins a copy in this lane's own stream, or in the queue that it has a place in.
+  void begin(QueuePlace place);
+  // Whether the stream had nothing to copy then.
+  bool is_first() const { return place_.first(); }
   // The stream of the copy that was begun.
   StreamHandle stream() const { return active_; }
 
@@ -49,12 +51,13 @@ class DeviceLane {
 
  private:
   bool is_done();
+  void await_end();
 
   DeviceApi& api_;
   int device_;
   DeviceStream own_;
   StreamHandle active_;
-  bool shared_ = false;
+  QueuePlace place_;
   DeviceEvent end_;
   DeviceEvent before_;
   std::vector<std::unique_ptr<PinnedBlock>> blocks_;  // kept for the next copies
