@@ -20,6 +20,7 @@ from .errors import BenchArgumentsError, MeasurementError
 SERIES = 80
 HELD = "held"
 """In place of a way: nothing is copied, one thread waits on one multiprocessor during the whole series."""
+CALLERS = 2
 CALL_NBYTES = 800_000_000  # copies of one call into native code: between two of them lies less than between two calls
 MOST_REPEATS = 16
 DMA_PIECE_NBYTES = 32 << 20
@@ -120,20 +121,23 @@ class HeldMultiprocessor:
 
 
 class CopyLoop:
-    """Copies on a thread, one after another, from before the context begins until after its end."""
+    """Copies by CALLERS threads, each one copy after another, from before the context begins until after its end: as
+    when several requests are restored, so that the device need not wait for a host's next call.
+    """
 
     def __init__(self, case: CopyCase, batch: Batch, way: str) -> None:
         self._case, self._batch, self._way = case, batch, way
         nbytes = int(batch.sizes.sum())
         self._repeats = min(max(1, CALL_NBYTES // nbytes), MOST_REPEATS)
         self._nbytes = self._repeats * nbytes
-        self._thread = threading.Thread(target=self._run)
+        self._threads = [threading.Thread(target=self._run) for _ in range(CALLERS)]
         self._started, self._stop = threading.Event(), threading.Event()
         self._error: Exception | None = None
         self._calls: list[tuple[float, float]] = []  # begin and end of each
 
     def __enter__(self) -> CopyLoop:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         if not self._started.wait(START_TIMEOUT_S):
             self._end()
             raise MeasurementError(f"no copy ended within {START_TIMEOUT_S:.0f} s")
@@ -146,7 +150,8 @@ class CopyLoop:
 
     def _end(self) -> None:
         self._stop.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         try:

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kBufferBytes = 16 << 20;
+constexpr uint64_t kBufferBytes = 64 << 20;
 constexpr uint64_t kCopyBytes = kBufferBytes / 2;
 constexpr int kRepeats = 2;
 // Time that fewer blocks may need more than the best number: what is measured is short, and noisy by half as much.
@@ -23,8 +23,8 @@ constexpr double kTolerated = 1.08;
 constexpr double kBulkGain = 0.97;
 
 constexpr std::array<uint64_t, CopyThresholds::kClasses> kRunBytes = {1728, 8448, 32768, 131072};
-constexpr unsigned kPlainGrids[] = {1, 2, 3, 4, 6, 8, 12, 16};
-constexpr unsigned kBulkGrids[] = {2, 3, 4, 6, 8, 12};
+constexpr unsigned kPlainGrids[] = {2, 3, 4, 6, 8, 12, 16};
+constexpr unsigned kBulkGrids[] = {3, 4, 6, 8, 12};
 // Shorter runs are not tried: DMA of them is slower by little, which 8 MiB do not show reliably, and a CPU needs long
 // to submit it (0.5 us a run).
 constexpr uint64_t kDmaRunBytes[] = {524288, 1048576, 2097152, 8388608};
@@ -66,9 +66,12 @@ class Bench {
     return best;
   }
 
-  GridTime best_grid(uint64_t run_bytes, CopyDirection direction, CopyWay way, std::span<const unsigned> grids) {
+  // Of those that are no smaller than `least`.
+  GridTime best_grid(uint64_t run_bytes, CopyDirection direction, CopyWay way, std::span<const unsigned> grids,
+                     unsigned least) {
     std::vector<GridTime> times;
     for (const unsigned grid : grids) {
+      if (grid < least) continue;
       CopyThresholds tried = unbound(before_);
       for (auto* table : {&tried.h2d_grids, &tried.d2h_grids, &tried.bulk_h2d_grids, &tried.bulk_d2h_grids}) {
         table->fill(grid);
@@ -106,14 +109,21 @@ class Bench {
   DeviceBlock device_;
 };
 
+struct ClassGrids {
+  unsigned plain;
+  unsigned bulk;
+};
+
 struct ClassTimes {
   GridTime plain;
   GridTime bulk;
 };
 
-ClassTimes measure_class(Bench& bench, bool with_bulk, uint64_t run_bytes, CopyDirection direction) {
-  ClassTimes times{bench.best_grid(run_bytes, direction, CopyWay::kKernel, kPlainGrids), {1, 0}};
-  if (with_bulk) times.bulk = bench.best_grid(run_bytes, direction, CopyWay::kBulkKernel, kBulkGrids);
+// least: the smallest grids to try.
+ClassTimes measure_class(Bench& bench, bool with_bulk, uint64_t run_bytes, CopyDirection direction,
+                         const ClassGrids& least) {
+  ClassTimes times{bench.best_grid(run_bytes, direction, CopyWay::kKernel, kPlainGrids, least.plain), {least.bulk, 0}};
+  if (with_bulk) times.bulk = bench.best_grid(run_bytes, direction, CopyWay::kBulkKernel, kBulkGrids, least.bulk);
   return times;
 }
 
@@ -152,12 +162,12 @@ CopyThresholds calibrate(DeviceCopier& copier) {
   CopyThresholds made = bench.before();
   const bool with_bulk = copier.has_bulk_kernel();
   for (size_t i = 0; i < CopyThresholds::kClasses; ++i) {
-    const ClassTimes in = measure_class(bench, with_bulk, kRunBytes[i], CopyDirection::kHostToDevice);
-    const ClassTimes out = measure_class(bench, with_bulk, kRunBytes[i], CopyDirection::kDeviceToHost);
-    made.h2d_grids[i] = std::max(in.plain.grid, usual.h2d_grids[i]);
-    made.d2h_grids[i] = std::max(out.plain.grid, usual.d2h_grids[i]);
-    made.bulk_h2d_grids[i] = std::max(in.bulk.grid, usual.bulk_h2d_grids[i]);
-    made.bulk_d2h_grids[i] = std::max(out.bulk.grid, usual.bulk_d2h_grids[i]);
+    const ClassTimes in = measure_class(bench, with_bulk, kRunBytes[i], CopyDirection::kHostToDevice,
+                                        {usual.h2d_grids[i], usual.bulk_h2d_grids[i]});
+    const ClassTimes out = measure_class(bench, with_bulk, kRunBytes[i], CopyDirection::kDeviceToHost,
+                                         {usual.d2h_grids[i], usual.bulk_d2h_grids[i]});
+    made.h2d_grids[i] = in.plain.grid, made.bulk_h2d_grids[i] = in.bulk.grid;
+    made.d2h_grids[i] = out.plain.grid, made.bulk_d2h_grids[i] = out.bulk.grid;
     made.bulk[i] = with_bulk && in.bulk.ns < in.plain.ns * kBulkGain && out.bulk.ns < out.plain.ns * kBulkGain;
   }
   made.dma_from_bytes = measure_dma(bench, copier, made);

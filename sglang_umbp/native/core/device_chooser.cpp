@@ -130,9 +130,9 @@ PlanCut cut_plan(const PlanShape& shape, uint32_t largest_part) {
 }
 
 PlanCut cut_closely(const PlanShape& shape, uint32_t largest_part) {
-  if (shape.longest <= largest_part || shape.longest - shape.longest / kAlike <= shape.mean())
-    return cut_plan(shape, largest_part);
-  return {{0, 1, largest_part / kPartUnit * kPartUnit, 1}, largest_part / kPartUnit * kPartUnit};
+  if (shape.longest - shape.longest / kAlike <= shape.mean()) return cut_plan(shape, largest_part);
+  const uint64_t longest = std::min<uint64_t>(round_up(shape.longest, kPartUnit), largest_part);
+  return {{0, 1, static_cast<uint32_t>(longest), 1}, longest};
 }
 
 uint32_t share_of(uint64_t parts, uint64_t groups) {
