@@ -39,10 +39,23 @@ struct Cut {
   u32 share;
 };
 
-#define UMBP_SMALL_PIECES 160
+struct Segment {
+  Even even;
+  u32 first_piece;
+  u32 first_part;
+  u32 parts;
+  u32 part_bytes;
+};
+
+#define UMBP_SMALL_SEGMENTS 8
+#define UMBP_SMALL_PIECES 440
 struct SmallPlan {
-  Cut cut;
-  Piece pieces[UMBP_SMALL_PIECES];
+  u32 segments;
+  u32 parts;
+  u32 share;
+  u32 reserved;
+  Segment segment[UMBP_SMALL_SEGMENTS];
+  EvenPiece pieces[UMBP_SMALL_PIECES];
 };
 
 struct Part {
@@ -155,26 +168,46 @@ __device__ __forceinline__ void copy_part(const Part& part, u32 lane) {
   }
 }
 
+__device__ __forceinline__ Piece piece_of(const Even& even, const EvenPiece& at) {
+  return {even.src + (static_cast<u64>(static_cast<long long>(at.src)) << even.src_shift),
+          even.dst + (static_cast<u64>(static_cast<long long>(at.dst)) << even.dst_shift), even.nbytes};
+}
+
+// Plans: how many parts, how many of them a group takes at a time, and which is part number w.
 struct ListedPlan {
   const Piece* pieces;
-  __device__ __forceinline__ Piece piece(u32 i) const { return pieces[i]; }
+  Cut cut;
+  __device__ __forceinline__ u32 total() const { return cut.count * cut.parts; }
+  __device__ __forceinline__ u32 share() const { return cut.share; }
+  __device__ __forceinline__ Part part(u32 w) const {
+    return part_of(pieces[w / cut.parts], w % cut.parts, cut.part_bytes);
+  }
 };
 
 struct EvenPlan {
   const EvenPiece* pieces;
   Even even;
-  __device__ __forceinline__ Piece piece(u32 i) const {
-    const EvenPiece at = pieces[i];
-    return {even.src + (static_cast<u64>(static_cast<long long>(at.src)) << even.src_shift),
-            even.dst + (static_cast<u64>(static_cast<long long>(at.dst)) << even.dst_shift), even.nbytes};
+  Cut cut;
+  __device__ __forceinline__ u32 total() const { return cut.count * cut.parts; }
+  __device__ __forceinline__ u32 share() const { return cut.share; }
+  __device__ __forceinline__ Part part(u32 w) const {
+    return part_of(piece_of(even, pieces[w / cut.parts]), w % cut.parts, cut.part_bytes);
   }
 };
 
-// Part number w of the plan.
-template <class Plan>
-__device__ __forceinline__ Part part_number(const Plan& plan, const Cut& cut, u32 w) {
-  return part_of(plan.piece(w / cut.parts), w % cut.parts, cut.part_bytes);
-}
+struct ArgumentPlan {
+  const SmallPlan* plan;
+  __device__ __forceinline__ u32 total() const { return plan->parts; }
+  __device__ __forceinline__ u32 share() const { return plan->share; }
+  __device__ __forceinline__ Part part(u32 w) const {
+    u32 s = 0;
+    while (s + 1 < plan->segments && plan->segment[s + 1].first_part <= w) ++s;
+    const Segment& segment = plan->segment[s];
+    const u32 of_segment = w - segment.first_part;
+    const EvenPiece& at = plan->pieces[segment.first_piece + of_segment / segment.parts];
+    return part_of(piece_of(segment.even, at), of_segment % segment.parts, segment.part_bytes);
+  }
+};
 
 // The parts that a group has taken, one a thread: the threads read their pieces all at once, which for a plan in host
 // memory is one way there instead of many.
@@ -182,8 +215,8 @@ __device__ __forceinline__ Part part_number(const Plan& plan, const Cut& cut, u3
 template <class Plan>
 class Share {
  public:
-  __device__ __forceinline__ Share(const Plan& plan, const Cut& cut, u32 first, u32 total, u32 lane)
-      : held_(lane < cut.share && first + lane < total ? part_number(plan, cut, first + lane) : Part{0, 0, 0}) {}
+  __device__ __forceinline__ Share(const Plan& plan, u32 first, u32 lane)
+      : held_(lane < plan.share() && first + lane < plan.total() ? plan.part(first + lane) : Part{0, 0, 0}) {}
   __device__ __forceinline__ Part part(u32 i) const {
     return {of_lane(held_.src, i), of_lane(held_.dst, i), of_lane(held_.nbytes, i)};
   }
@@ -195,48 +228,46 @@ class Share {
 template <class Plan>
 class Share {
  public:
-  Share(const Plan& plan, const Cut& cut, u32 first, u32, u32) : plan_(&plan), cut_(&cut), first_(first) {}
-  Part part(u32 i) const { return part_number(*plan_, *cut_, first_ + i); }
+  Share(const Plan& plan, u32 first, u32) : plan_(&plan), first_(first) {}
+  Part part(u32 i) const { return plan_->part(first_ + i); }
 
  private:
   const Plan* plan_;
-  const Cut* cut_;
   u32 first_;
 };
 #endif
 
-// Groups of threads take shares of cut.share parts in turn; a group asks for its next share before it copies the one
-// that it has.
+// Groups of threads take shares in turn; a group asks for its next share before it copies the one that it has.
 template <u32 threads, class Plan>
-__device__ __forceinline__ void copy_plan(const Plan& plan, const Cut& cut) {
+__device__ __forceinline__ void copy_plan(const Plan& plan) {
   const u32 groups_a_block = threads / UMBP_GROUP;
   const u32 lane = threadIdx.x % UMBP_GROUP;
-  const u32 stride = gridDim.x * groups_a_block * cut.share;
-  const u32 total = cut.count * cut.parts;
-  u32 first = (blockIdx.x * groups_a_block + threadIdx.x / UMBP_GROUP) * cut.share;
-  Share<Plan> next(plan, cut, first, total, lane);
+  const u32 stride = gridDim.x * groups_a_block * plan.share();
+  const u32 total = plan.total();
+  u32 first = (blockIdx.x * groups_a_block + threadIdx.x / UMBP_GROUP) * plan.share();
+  Share<Plan> next(plan, first, lane);
   while (first < total) {
     const Share<Plan> share = next;
-    const u32 parts = total - first < cut.share ? total - first : cut.share;
+    const u32 parts = total - first < plan.share() ? total - first : plan.share();
     first += stride;
-    next = Share<Plan>(plan, cut, first, total, lane);
+    next = Share<Plan>(plan, first, lane);
     for (u32 i = 0; i < parts; ++i) copy_part(share.part(i), lane);
   }
 }
 
 extern "C" __global__ void __launch_bounds__(UMBP_SMALL_THREADS)
     umbp_copy_small(const UMBP_CONSTANT_PARAMETER SmallPlan plan) {
-  copy_plan<UMBP_SMALL_THREADS>(ListedPlan{plan.pieces}, plan.cut);
+  copy_plan<UMBP_SMALL_THREADS>(ArgumentPlan{&plan});
 }
 
 extern "C" __global__ void __launch_bounds__(UMBP_PLAIN_THREADS)
     umbp_copy_plain(const Piece* pieces, const Cut cut) {
-  copy_plan<UMBP_PLAIN_THREADS>(ListedPlan{pieces}, cut);
+  copy_plan<UMBP_PLAIN_THREADS>(ListedPlan{pieces, cut});
 }
 
 extern "C" __global__ void __launch_bounds__(UMBP_PLAIN_THREADS)
     umbp_copy_even(const EvenPiece* pieces, const Even even, const Cut cut) {
-  copy_plan<UMBP_PLAIN_THREADS>(EvenPlan{pieces, even}, cut);
+  copy_plan<UMBP_PLAIN_THREADS>(EvenPlan{pieces, even, cut});
 }
 
 #if defined(UMBP_CUDA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -126,7 +126,7 @@ void check_even_plans(Scenes& scenes) {
   for (int i = 0; i < 60; ++i) {
     auto device = std::make_shared<QueuedDevice>();
     const auto copier = make(device);
-    const size_t count = 161 + scenes.below(3000), nbytes = 1 + scenes.below(100);
+    const size_t count = 441 + scenes.below(3000), nbytes = 1 + scenes.below(100);
     const size_t src_pitch = nbytes + scenes.below(40), dst_pitch = nbytes + scenes.below(40);
     Bytes from(count * src_pitch + 16), to(count * dst_pitch + 16, 0xA5), wanted = to;
     for (unsigned char& byte : from) byte = static_cast<unsigned char>(scenes.below(256));
@@ -143,7 +143,7 @@ void check_even_plans(Scenes& scenes) {
     expect(std::any_of(log.begin(), log.end(), [](const std::string& call) { return call.starts_with(kEvenKernel); }),
            "an even plan that was not taken as one");
   }
-  const auto even = [](std::vector<Run> runs) { return even_of(runs); };
+  const auto even = [](std::vector<Run> runs, Reach reach = Reach::kHalf) { return even_of(runs, reach); };
   expect(!even({{0, 0, 8}, {8, 8, 9}}), "two sizes");
   expect(!even({{0, 0, 8}, {(uint64_t{1} << 36) + 1, 8, 8}}), "too far apart for their unit");
   const auto far = even({{64, 3, 8}, {64 + (uint64_t{1} << 40), 5, 8}});
@@ -151,6 +151,10 @@ void check_even_plans(Scenes& scenes) {
          "far apart");
   expect(even({{5, 9, 8}, {5, 9, 8}})->src_shift == 0, "one address");
   expect(!even({{0, 0, uint64_t{1} << 32}}) && !even({}), "a size that needs more bits, and nothing");
+  const auto whole = even({{7, 0, 8}, {7 + UINT32_MAX, 0, 8}}, Reach::kWhole);
+  expect(whole && whole->src_shift == 0, "as far apart as pieces can tell");
+  EvenCopyPiece ends[2];
+  expect(fill_even(std::vector<Run>{{7, 0, 8}, {7 + UINT32_MAX, 0, 8}}, *whole, ends), "both ends of a reach");
   const EvenCopy wide{uint64_t{1} << 40, uint64_t{1} << 40, 8, 4, 0, 0};
   const uint64_t at_src = wide.src, at_dst = wide.dst;
   const auto fits = [&](Run run) {
@@ -169,6 +173,34 @@ void check_even_plans(Scenes& scenes) {
   expect(!fits({at_src - 16 * kReach - 16, at_dst, 8}) && !fits({at_src, at_dst - kReach - 1, 8}), "one unit back");
   expect(!fits({at_src + 8, at_dst, 8}) && !fits({at_src, at_dst, 9}), "another alignment, another size");
   expect(!fits({0, at_dst, 8}) && !fits({UINT64_MAX - 15, at_dst, 8}), "the ends of memory");
+}
+
+// Plans that are a launch's argument, and plans that are not.
+void check_small_plans(Scenes& scenes) {
+  for (int i = 0; i < 200; ++i) {
+    auto device = std::make_shared<QueuedDevice>();
+    const auto copier = make(device);
+    const size_t sizes = 1 + scenes.below(10), count = 1 + scenes.below(60);
+    Bytes from(40 * 1000 * 16, 0), to(from.size(), 0xA5), wanted = to;
+    for (unsigned char& byte : from) byte = static_cast<unsigned char>(scenes.below(256));
+    std::vector<Run> runs;
+    uint64_t place = 5;
+    for (size_t s = 0; s < sizes; ++s) {
+      for (size_t k = 0; k < count; ++k) {
+        const uint64_t src = scenes.below(from.size() - 900), nbytes = 1 + 97 * s;
+        runs.push_back({at(from.data()) + src, at(to.data()) + place, nbytes});
+        std::memcpy(wanted.data() + place, from.data() + src, nbytes);
+        place += nbytes + scenes.below(3);
+      }
+    }
+    copier->submit(runs, runs.size(), CopyDirection::kHostToDevice, {}, CopyWay::kKernel).wait();
+    expect(to == wanted, "the bytes of a small plan");
+    const auto log = device->log();
+    const bool small =
+        std::any_of(log.begin(), log.end(), [](const std::string& call) { return call.starts_with(kSmallKernel); });
+    expect(small == (runs.size() <= kSmallPieces && sizes <= kSmallSegments), "what is an argument");
+    expect(copier->totals().descriptors == runs.size() && copier->totals().calls == 1, "the totals of a small plan");
+  }
 }
 
 // Launches of a long plan are about equal, and copy about as much as they may.
@@ -363,9 +395,9 @@ void check_chooser() {
   expect(is(choose(100, within, CopyWay::kBatchedDma), CopyWay::kPerFragmentDma, 0), "asked for within a device");
   expect(is(choose(100, in, CopyWay::kBulkKernel), CopyWay::kBulkKernel, 1), "asked for");
   expect(is(choose(4096, out), CopyWay::kBulkKernel, 6), "bulk copies outward");
-  expect(is(choose_way({160, 160 * 4096, 4096, true}, in, thresholds, all, CopyWay::kAuto), CopyWay::kKernel, 12),
+  expect(is(choose_way({440, 440 * 4096, 4096, true}, in, thresholds, all, CopyWay::kAuto), CopyWay::kKernel, 12),
          "a plan in the launch");
-  expect(is(choose_way({161, 161 * 4096, 4096, true}, in, thresholds, all, CopyWay::kAuto), CopyWay::kBulkKernel, 2),
+  expect(is(choose_way({441, 441 * 4096, 4096, true}, in, thresholds, all, CopyWay::kAuto), CopyWay::kBulkKernel, 2),
          "a plan in memory");
   expect(choose(100, in).most == 22, "a launch that is over soon");
   thresholds.grid_cap = 5;
@@ -434,6 +466,7 @@ int main(int, char** argv) {
   umbp::check_large_plans(scenes);
   umbp::check_windows(scenes);
   umbp::check_even_plans(scenes);
+  umbp::check_small_plans(scenes);
   umbp::check_launches();
   umbp::check_turns();
   umbp::check_order();

@@ -54,6 +54,15 @@ static_assert(offsetof(source::Even, src_shift) == offsetof(umbp::EvenCopy, src_
 static_assert(offsetof(source::Even, dst_shift) == offsetof(umbp::EvenCopy, dst_shift));
 static_assert(sizeof(source::SmallPlan) == sizeof(umbp::SmallCopyPlan));
 static_assert(offsetof(source::SmallPlan, pieces) == offsetof(umbp::SmallCopyPlan, pieces));
+static_assert(offsetof(source::SmallPlan, parts) == offsetof(umbp::SmallCopyPlan, parts));
+static_assert(offsetof(source::SmallPlan, share) == offsetof(umbp::SmallCopyPlan, share));
+static_assert(offsetof(source::SmallPlan, segment) == offsetof(umbp::SmallCopyPlan, segment));
+static_assert(sizeof(source::Segment) == sizeof(umbp::CopySegment));
+static_assert(offsetof(source::Segment, first_piece) == offsetof(umbp::CopySegment, first_piece));
+static_assert(offsetof(source::Segment, first_part) == offsetof(umbp::CopySegment, first_part));
+static_assert(offsetof(source::Segment, parts) == offsetof(umbp::CopySegment, parts));
+static_assert(offsetof(source::Segment, part_bytes) == offsetof(umbp::CopySegment, part_bytes));
+static_assert(UMBP_SMALL_SEGMENTS == umbp::kSmallSegments);
 static_assert(UMBP_SMALL_PIECES == umbp::kSmallPieces);
 static_assert(UMBP_PLAIN_THREADS == umbp::kPlainThreads);
 static_assert(UMBP_SMALL_THREADS == umbp::kSmallThreads);
@@ -72,15 +81,8 @@ struct Plan {
   source::Cut cut{};
 };
 
-void run_plan(const Plan& plan, unsigned grid, bool small) {
-  if (small) {
-    source::SmallPlan argument{};
-    argument.cut = plan.cut;
-    std::memcpy(argument.pieces, plan.pieces.data(), plan.pieces.size() * sizeof(source::Piece));
-    run_blocks(grid, UMBP_SMALL_THREADS, [&] { source::umbp_copy_small(argument); });
-  } else {
-    run_blocks(grid, UMBP_PLAIN_THREADS, [&] { source::umbp_copy_plain(plan.pieces.data(), plan.cut); });
-  }
+void run_plan(const Plan& plan, unsigned grid) {
+  run_blocks(grid, UMBP_PLAIN_THREADS, [&] { source::umbp_copy_plain(plan.pieces.data(), plan.cut); });
 }
 
 uint64_t address(const Bytes& bytes, size_t offset) { return reinterpret_cast<uint64_t>(bytes.data()) + offset; }
@@ -101,7 +103,7 @@ uint64_t every_alignment() {
         Bytes to(512, kSentinel), wanted = to;
         std::memcpy(wanted.data() + d, from.data() + s, n);
         Plan plan{{{address(from, s), address(to, d), n}}, {1, 1, 128, 1}};
-        run_plan(plan, 1, copies % 2 != 0);
+        run_plan(plan, 1);
         expect_equal(to, wanted, "an alignment");
       }
     }
@@ -114,8 +116,7 @@ class RandomPlans {
   explicit RandomPlans(uint64_t seed) : random_(seed) {}
 
   void one() {
-    const bool small = below(2) == 0;
-    const size_t count = 1 + below(small ? UMBP_SMALL_PIECES : 400);
+    const size_t count = 1 + below(400);
     const uint64_t longest = 1 + below(below(8) == 0 ? 20000 : 600);
     Bytes from, to, wanted;
     std::vector<source::Piece> pieces(count);
@@ -138,7 +139,7 @@ class RandomPlans {
     const auto part_bytes = static_cast<uint32_t>(umbp::kPartUnit * (1 + below(20)));
     const auto parts = static_cast<uint32_t>((most + part_bytes - 1) / part_bytes + below(3));
     const auto share = static_cast<uint32_t>(1 + below(umbp::kMostShare));
-    run_plan({pieces, {static_cast<uint32_t>(count), parts, part_bytes, share}}, 1 + below(3), small);
+    run_plan({pieces, {static_cast<uint32_t>(count), parts, part_bytes, share}}, 1 + below(3));
     expect_equal(to, wanted, "a random plan");
     bytes_ += end;
   }
@@ -170,6 +171,35 @@ class RandomPlans {
     bytes_ += uint64_t{nbytes} * count;
   }
 
+  // Stretches of pieces of several sizes, as an argument.
+  void small_one() {
+    source::SmallPlan plan{};
+    plan.segments = static_cast<unsigned>(1 + below(UMBP_SMALL_SEGMENTS));
+    plan.share = static_cast<unsigned>(1 + below(umbp::kMostShare));
+    Bytes from(300000), to(300000, kSentinel), wanted = to;
+    for (unsigned char& byte : from) byte = static_cast<unsigned char>(random_());
+    uint64_t end = 16;
+    unsigned piece = 0;
+    for (unsigned s = 0; s < plan.segments; ++s) {
+      const auto nbytes = static_cast<unsigned>(1 + below(600));
+      const auto part_bytes = static_cast<unsigned>(umbp::kPartUnit * (1 + below(3)));
+      const unsigned count = static_cast<unsigned>(1 + below(UMBP_SMALL_PIECES / UMBP_SMALL_SEGMENTS));
+      const unsigned parts = (nbytes + part_bytes - 1) / part_bytes;
+      const source::Even even{address(from, 1000), address(to, end), nbytes, 1, 0, 0};
+      plan.segment[s] = {even, piece, plan.parts, parts, part_bytes};
+      plan.parts += count * parts;
+      for (unsigned i = 0; i < count; ++i) {
+        const uint64_t src = below(100000);
+        plan.pieces[piece++] = {static_cast<int>(src) - 500, static_cast<int>(i * nbytes)};
+        std::memcpy(wanted.data() + end + i * nbytes, from.data() + 2 * src, nbytes);
+      }
+      end += count * nbytes + below(5);
+    }
+    run_blocks(static_cast<unsigned>(1 + below(9)), UMBP_SMALL_THREADS, [&] { source::umbp_copy_small(plan); });
+    expect_equal(to, wanted, "a plan that is an argument");
+    bytes_ += end;
+  }
+
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -185,7 +215,7 @@ int main(int, char** argv) {
   const uint64_t plans = std::strtoull(argv[1], nullptr, 10);
   RandomPlans random(std::strtoull(argv[2], nullptr, 10));
   const uint64_t copies = every_alignment();
-  for (uint64_t i = 0; i < plans; ++i) random.one(), random.even_one();
+  for (uint64_t i = 0; i < plans; ++i) random.one(), random.even_one(), random.small_one();
   std::printf("alignments %llu plans %llu bytes %llu\n", static_cast<unsigned long long>(copies),
               static_cast<unsigned long long>(plans), static_cast<unsigned long long>(random.bytes()));
   return 0;

@@ -51,8 +51,17 @@ inline void copy_pieces(const Memory& memory, const umbp::CopyPiece* pieces, con
 inline Work copy_small(const Shape& shape, void** parameters) {
   const auto plan = parameter<umbp::SmallCopyPlan>(parameters, 0);
   return [=](const Memory& memory) {
-    if (shape.block != umbp::kSmallThreads || plan.cut.count > umbp::kSmallPieces) throw Fault{};
-    copy_pieces(memory, plan.pieces, plan.cut);
+    if (shape.block != umbp::kSmallThreads || plan.segments == 0 || plan.segments > umbp::kSmallSegments) throw Fault{};
+    if (plan.share == 0 || plan.share > umbp::kMostShare || plan.reserved != 0) throw Fault{};
+    for (uint32_t s = plan.segments, end = plan.parts; s-- > 0; end = plan.segment[s].first_part) {
+      const umbp::CopySegment& segment = plan.segment[s];
+      if (segment.parts == 0 || (end - segment.first_part) % segment.parts != 0) throw Fault{};
+      const uint32_t count = (end - segment.first_part) / segment.parts;
+      if (segment.first_piece + count > umbp::kSmallPieces) throw Fault{};
+      std::vector<umbp::CopyPiece> listed;
+      for (uint32_t i = 0; i < count; ++i) listed.push_back(piece_of(segment.even, plan.pieces[segment.first_piece + i]));
+      copy_pieces(memory, listed.data(), {count, segment.parts, segment.part_bytes, plan.share});
+    }
   };
 }
 

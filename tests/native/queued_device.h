@@ -178,7 +178,10 @@ class QueuedDevice : public DeviceApi {
     check_launch(name, launch);
     if (name == kSmallKernel) {
       const auto plan = *static_cast<const SmallCopyPlan*>(launch.parameters[0]);
-      at(stream).queue.push_back([plan] { run_plan(plan.pieces, plan.cut); });
+      if (plan.segments == 0 || plan.segments > kSmallSegments || plan.share == 0 || plan.share > kMostShare) {
+        throw DeviceError("an argument that the kernel cannot take");
+      }
+      at(stream).queue.push_back([plan] { run_small(plan); });
     } else if (name == kEvenKernel) {
       const auto pieces = *static_cast<const uint64_t*>(launch.parameters[0]);
       const auto even = *static_cast<const EvenCopy*>(launch.parameters[1]);
@@ -247,6 +250,19 @@ class QueuedDevice : public DeviceApi {
   }
   static void copy(uint64_t dst, uint64_t src, uint64_t nbytes) {
     std::memcpy(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), nbytes);
+  }
+  // As the kernel: each part by its number.
+  static void run_small(const SmallCopyPlan& plan) {
+    for (uint32_t w = 0; w < plan.parts; ++w) {
+      uint32_t s = plan.segments - 1;
+      while (plan.segment[s].first_part > w) --s;
+      const CopySegment& segment = plan.segment[s];
+      const uint32_t of_segment = w - segment.first_part;
+      const CopyPiece piece = piece_of(segment.even, plan.pieces[segment.first_piece + of_segment / segment.parts]);
+      const uint64_t offset = uint64_t{of_segment % segment.parts} * segment.part_bytes;
+      if (offset >= piece.nbytes) continue;
+      copy(piece.dst + offset, piece.src + offset, std::min<uint64_t>(segment.part_bytes, piece.nbytes - offset));
+    }
   }
   static void check_launch(const std::string& name, const Launch& launch) {
     const bool bulk = name == kBulkKernel;

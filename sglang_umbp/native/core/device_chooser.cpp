@@ -26,12 +26,15 @@ class Side {
     high_ = std::max(high_, address);
     differing_ |= address ^ first_;
   }
-  // The smallest unit in which they are at most 2^31 apart: half of what a piece can tell, for those that follow.
-  uint32_t shift() const {
-    return static_cast<uint32_t>(std::max(0, static_cast<int>(std::bit_width(high_ - low_)) - 31));
+  // The smallest unit, as a power of two, in which they are at most 2^bits - 1 apart.
+  uint32_t shift(int bits) const {
+    return static_cast<uint32_t>(std::max(0, static_cast<int>(std::bit_width(high_ - low_)) - bits));
   }
-  bool has_unit() const { return differing_ == 0 || static_cast<uint32_t>(std::countr_zero(differing_)) >= shift(); }
-  uint64_t middle() const { return low_ + ((high_ - low_) / 2 >> shift() << shift()); }
+  bool has_unit(uint32_t shift) const {
+    return differing_ == 0 || static_cast<uint32_t>(std::countr_zero(differing_)) >= shift;
+  }
+  // Half the distance from either end, rounded up: pieces reach one unit further down than up.
+  uint64_t middle(uint32_t shift) const { return low_ + (((((high_ - low_) >> shift) + 1) / 2) << shift); }
 
  private:
   uint64_t first_;
@@ -92,7 +95,7 @@ PlanShape shape_of(std::span<const Run> runs) {
   return shape;
 }
 
-std::optional<EvenCopy> even_of(std::span<const Run> runs) {
+std::optional<EvenCopy> even_of(std::span<const Run> runs, Reach reach) {
   if (runs.empty() || runs.front().nbytes > UINT32_MAX) return {};
   Side src(runs.front().src), dst(runs.front().dst);
   for (const Run& run : runs) {
@@ -100,8 +103,11 @@ std::optional<EvenCopy> even_of(std::span<const Run> runs) {
     src.add(run.src);
     dst.add(run.dst);
   }
-  if (!src.has_unit() || !dst.has_unit()) return {};
-  return EvenCopy{src.middle(), dst.middle(), static_cast<uint32_t>(runs.front().nbytes), src.shift(), dst.shift(), 0};
+  const int bits = reach == Reach::kWhole ? 32 : 31;
+  const uint32_t src_shift = src.shift(bits), dst_shift = dst.shift(bits);
+  if (!src.has_unit(src_shift) || !dst.has_unit(dst_shift)) return {};
+  return EvenCopy{src.middle(src_shift), dst.middle(dst_shift), static_cast<uint32_t>(runs.front().nbytes), src_shift,
+                  dst_shift, 0};
 }
 
 size_t window_of(size_t runs, uint64_t mean, uint64_t launch_bytes, size_t most) {

@@ -55,13 +55,29 @@ inline constexpr uint32_t kPartUnit = 128;
 inline constexpr uint64_t kMaxParts = UINT32_MAX - (uint64_t{1} << 20);
 inline constexpr uint32_t kMostShare = 32;
 
-// The whole plan as one argument, passed by value (kernel parameters of 4 KiB are allowed everywhere).
-inline constexpr size_t kSmallPieces = 160;
-struct SmallCopyPlan {
-  CopyCut cut;
-  CopyPiece pieces[kSmallPieces];
+// A stretch of a plan's pieces that are an even plan of their own, cut in its own way.
+struct CopySegment {
+  EvenCopy even;
+  uint32_t first_piece;
+  uint32_t first_part;  // of all parts of the plan
+  uint32_t parts;       // of each piece
+  uint32_t part_bytes;
 };
-static_assert(sizeof(SmallCopyPlan) == 3856);
+static_assert(sizeof(CopySegment) == 48);
+
+// The whole plan as one argument, passed by value (kernel parameters of 4 KiB are allowed everywhere). Part number w is
+// part w - first_part of the last segment with first_part <= w.
+inline constexpr size_t kSmallSegments = 8;
+inline constexpr size_t kSmallPieces = 440;
+struct SmallCopyPlan {
+  uint32_t segments;
+  uint32_t parts;  // of all segments
+  uint32_t share;  // as in CopyCut
+  uint32_t reserved;
+  CopySegment segment[kSmallSegments];
+  EvenCopyPiece pieces[kSmallPieces];
+};
+static_assert(sizeof(SmallCopyPlan) == 3920);
 
 // umbp_copy_small(SmallCopyPlan plan): blocks of kSmallThreads. Any alignment and size.
 inline constexpr const char* kSmallKernel = "umbp_copy_small";

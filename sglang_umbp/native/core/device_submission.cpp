@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "device_small_plan.h"
+
 namespace umbp {
 namespace {
 
@@ -29,7 +31,7 @@ void Submission::put(DeviceLane& lane, CopyWay asked, bool lead) {
   way_ = choice.way;
   switch (choice.way) {
     case CopyWay::kKernel:
-      if (!put_small(choice)) put_windows(choice, even_of(sample_), lead);
+      if (!put_small(choice)) put_windows(choice, even_of(sample_, Reach::kHalf), lead);
       break;
     case CopyWay::kBulkKernel:
       put_windows(choice, {}, lead);
@@ -68,17 +70,13 @@ void Submission::put_windows(const CopyChoice& choice, const std::optional<EvenC
   for (const size_t most = window(); next < runs_.size();) put_next(most);
 }
 
-// False, and nothing is done, if the plan has too many pieces for an argument, or more bytes than one launch is to copy.
+// False, and nothing is done, if the plan cannot be an argument, or has more bytes than one launch is to copy.
 bool Submission::put_small(const CopyChoice& choice) {
-  if (runs_.size() > kSmallPieces || is_long()) return false;
-  const PlanCut cut = cut_plan(first_, kPlainPartBytes);
-  PieceSource source(runs_, first_.longest, cut.longest_piece);
   SmallCopyPlan plan;
-  plan.cut = cut.cut;
-  plan.cut.count = static_cast<uint32_t>(source.fill(plan.pieces, kSmallPieces));
-  if (!source.finished()) return false;
+  if (runs_.size() > kSmallPieces || is_long() || !make_small_plan(runs_, plan)) return false;
   void* parameters[] = {&plan};
-  launch(small_shape(), plan.cut, choice, parameters);
+  launch(small_shape(), plan.parts, plan.share, choice, parameters);
+  descriptors_ += runs_.size();
   bytes_ += first_.bytes;
   return true;
 }
@@ -95,7 +93,8 @@ bool Submission::put_even(std::span<const Run> runs, EvenCopy even, const CopyCh
   cut.cut.count = static_cast<uint32_t>(runs.size());
   uint64_t pieces = room.alias;
   void* parameters[] = {&pieces, &even, &cut.cut};
-  launch(plain_shape(kernels_.even()), cut.cut, choice, parameters);
+  launch(plain_shape(kernels_.even()), runs.size() * uint64_t{cut.cut.parts}, cut.cut.share, choice, parameters);
+  descriptors_ += runs.size();
   bytes_ += shape.bytes;
   return true;
 }
@@ -118,20 +117,19 @@ void Submission::put_listed(PieceSource source, CopyCut cut, const KernelShape& 
     lane_->keep_plan(cut.count * sizeof(CopyPiece));
     uint64_t pieces = room.alias;
     void* parameters[] = {&pieces, &cut};
-    launch(kernel, cut, choice, parameters);
+    launch(kernel, uint64_t{cut.count} * cut.parts, cut.share, choice, parameters);
+    descriptors_ += cut.count;
   }
 }
 
-// The parameters name `cut`.
-void Submission::launch(const KernelShape& kernel, CopyCut& cut, const CopyChoice& choice, void** parameters) {
-  const uint64_t parts = uint64_t{cut.count} * cut.parts;
+void Submission::launch(const KernelShape& kernel, uint64_t parts, uint32_t& share, const CopyChoice& choice,
+                        void** parameters) {
   const uint64_t useful = (parts + kernel.parts_a_block - 1) / kernel.parts_a_block;
   const uint64_t most = uint64_t{choice.most} * kernel.blocks_for_one;
   const auto blocks = static_cast<unsigned>(useful <= most ? useful : choice.grid * kernel.blocks_for_one);
-  cut.share = share_of(parts, uint64_t{blocks} * kernel.parts_a_block);
+  share = share_of(parts, uint64_t{blocks} * kernel.parts_a_block);
   api_.launch(device_, {kernel.function, blocks, kernel.threads, kernel.shared_bytes, parameters}, lane_->stream());
   ++calls_;
-  descriptors_ += cut.count;
 }
 
 void Submission::put_batches() {

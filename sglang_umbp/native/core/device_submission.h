@@ -64,7 +64,8 @@ class Submission {
   bool put_even(std::span<const Run> runs, EvenCopy even, const CopyChoice& choice);
   void put_any(std::span<const Run> runs, CopyWay way);
   void put_listed(PieceSource source, CopyCut cut, const KernelShape& kernel, const CopyChoice& choice);
-  void launch(const KernelShape& kernel, CopyCut& cut, const CopyChoice& choice, void** parameters);
+  // parts: of the plan. share: is set before the parameters, which name it, are read.
+  void launch(const KernelShape& kernel, uint64_t parts, uint32_t& share, const CopyChoice& choice, void** parameters);
   void put_batches();
   void put_each();
 
