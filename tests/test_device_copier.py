@@ -52,7 +52,11 @@ COPIER_PLANTS = {
         "inward.lately()) keep_way_free",
         "false) keep_way_free",
     ),
-    "blocks that are kept for nobody": ("device_copier.cpp", "Clock::now() - last < kLately", "Clock::now() > last"),
+    "blocks that are kept for nobody": (
+        "device_copier.cpp",
+        "(Clock::now() + expected + kLately)",
+        "(Clock::now() + expected + kLately * 9)",
+    ),
     "a batch beyond the runtime's limit": (
         "device_copier.cpp",
         "std::min(api_.max_batch(), kMostDescriptors)",

@@ -30,16 +30,19 @@ std::chrono::nanoseconds expected_time(uint64_t bytes) {
 // Copies to the device: whether there are some now, or were a moment ago.
 class InwardCopies {
  public:
-  void note() { last_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
-  bool lately() const {
-    const Clock::time_point last{Clock::duration(last_.load(std::memory_order_relaxed))};
-    return Clock::now() - last < kLately;
+  // One begins that should need so long.
+  void note(std::chrono::nanoseconds expected) {
+    const Clock::rep until = (Clock::now() + expected + kLately).time_since_epoch().count();
+    Clock::rep known = until_.load(std::memory_order_relaxed);
+    while (known < until && !until_.compare_exchange_weak(known, until, std::memory_order_relaxed)) {
+    }
   }
+  bool lately() const { return Clock::now().time_since_epoch().count() < until_.load(std::memory_order_relaxed); }
 
  private:
   // Restores of a request come one layer group after another.
   static constexpr std::chrono::milliseconds kLately{20};
-  std::atomic<Clock::rep> last_{Clock::duration(-kLately).count()};
+  std::atomic<Clock::rep> until_{0};
 };
 
 // Copies to the host leave the way that the requests of copies to the device travel.
@@ -108,7 +111,6 @@ struct DeviceCopier::State {
   // For a copy that is submitted now.
   Choosing choosing(CopyDirection direction) {
     Choosing made{direction, current_thresholds(), abilities()};
-    if (direction == CopyDirection::kHostToDevice) inward.note();
     if (direction == CopyDirection::kDeviceToHost && inward.lately()) keep_way_free(made.thresholds);
     return made;
   }
@@ -161,7 +163,9 @@ DeviceCopier::Ticket DeviceCopier::submit(std::span<const Run> runs, size_t frag
     lane->begin(QueuePlace(state_->queue_of(direction, submission, after)));
     lane->order_after(after);
     submission.put(*lane, way, lane->is_first());
-    lane->mark_end(expected_time(submission.bytes()));
+    const auto expected = expected_time(submission.bytes());
+    lane->mark_end(expected);
+    if (direction == CopyDirection::kHostToDevice) state_->inward.note(expected);
     state_->count(submission, fragments, Clock::now() - begin);
   } catch (...) {
     lane->drain();
