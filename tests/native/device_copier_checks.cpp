@@ -14,6 +14,7 @@
 #include "device_calibration.h"
 #include "device_chooser.h"
 #include "device_copier.h"
+#include "device_even.h"
 #include "device_pieces.h"
 #include "queued_device.h"
 

@@ -1,7 +1,6 @@
 #include "device_chooser.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace umbp {
 namespace {
@@ -16,32 +15,6 @@ constexpr uint64_t kAlike = 8;
 // Shares that a group of threads gets, about: so that none copies much longer than the others, and each reads of the
 // plan as much at a time as it can.
 constexpr uint64_t kShares = 16;
-
-// The addresses of one side of some runs.
-class Side {
- public:
-  explicit Side(uint64_t first) : first_(first), low_(first), high_(first) {}
-  void add(uint64_t address) {
-    low_ = std::min(low_, address);
-    high_ = std::max(high_, address);
-    differing_ |= address ^ first_;
-  }
-  // The smallest unit, as a power of two, in which they are at most 2^bits - 1 apart.
-  uint32_t shift(int bits) const {
-    return static_cast<uint32_t>(std::max(0, static_cast<int>(std::bit_width(high_ - low_)) - bits));
-  }
-  bool has_unit(uint32_t shift) const {
-    return differing_ == 0 || static_cast<uint32_t>(std::countr_zero(differing_)) >= shift;
-  }
-  // Half the distance from either end, rounded up: pieces reach one unit further down than up.
-  uint64_t middle(uint32_t shift) const { return low_ + (((((high_ - low_) >> shift) + 1) / 2) << shift); }
-
- private:
-  uint64_t first_;
-  uint64_t low_;
-  uint64_t high_;
-  uint64_t differing_ = 0;
-};
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -93,21 +66,6 @@ PlanShape shape_of(std::span<const Run> runs) {
   shape.runs = runs.size();
   shape.aligned = bits % kBulkAlignment == 0;
   return shape;
-}
-
-std::optional<EvenCopy> even_of(std::span<const Run> runs, Reach reach) {
-  if (runs.empty() || runs.front().nbytes > UINT32_MAX) return {};
-  Side src(runs.front().src), dst(runs.front().dst);
-  for (const Run& run : runs) {
-    if (run.nbytes != runs.front().nbytes) return {};
-    src.add(run.src);
-    dst.add(run.dst);
-  }
-  const int bits = reach == Reach::kWhole ? 32 : 31;
-  const uint32_t src_shift = src.shift(bits), dst_shift = dst.shift(bits);
-  if (!src.has_unit(src_shift) || !dst.has_unit(dst_shift)) return {};
-  return EvenCopy{src.middle(src_shift), dst.middle(dst_shift), static_cast<uint32_t>(runs.front().nbytes), src_shift,
-                  dst_shift, 0};
 }
 
 size_t window_of(size_t runs, uint64_t mean, uint64_t launch_bytes, size_t most) {

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "device_copier.h"
@@ -21,16 +20,6 @@ struct PlanShape {
 };
 
 PlanShape shape_of(std::span<const Run> runs);
-
-// How far apart runs may be to be pieces of one even plan.
-enum class Reach : uint8_t {
-  kWhole,  // as far as pieces can tell
-  kHalf,   // half of it, so that others that follow are likely to be, too
-};
-
-// What the pieces of an even plan have in common; nothing where the runs are of several sizes or too far apart for their
-// alignment.
-std::optional<EvenCopy> even_of(std::span<const Run> runs, Reach reach);
 
 // How many runs each launch takes, so that launches are about equal and copy about launch_bytes, and none has more than
 // `most` runs.

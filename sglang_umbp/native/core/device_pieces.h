@@ -53,19 +53,4 @@ class PieceSource {
   uint64_t done_ = 0;  // bytes of the next run that are in pieces already
 };
 
-// The runs as pieces of an even plan; false if one of them is none.
-inline bool fill_even(std::span<const Run> runs, const EvenCopy& even, EvenCopyPiece* out) {
-  uint64_t odd = 0;
-  const auto units = [&odd](uint64_t distance, uint32_t shift) {
-    const auto unit = static_cast<int32_t>(distance >> shift);
-    odd |= distance ^ (static_cast<uint64_t>(int64_t{unit}) << shift);
-    return unit;
-  };
-  for (const Run& run : runs) {
-    *out++ = {units(run.src - even.src, even.src_shift), units(run.dst - even.dst, even.dst_shift)};
-    odd |= run.nbytes ^ even.nbytes;
-  }
-  return odd == 0;
-}
-
 }  // namespace umbp

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "device_chooser.h"
-#include "device_pieces.h"
+#include "device_even.h"
 
 namespace umbp {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "device_even.h"
 #include "device_small_plan.h"
 
 namespace umbp {
