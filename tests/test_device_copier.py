@@ -123,7 +123,7 @@ KERNEL_PLANTS = {
     "the next share's bytes": ("const Share<Plan> share = next;", "const Share<Plan>& share = next;"),
     "a share beyond the plan": ("total - first < plan.share() ? total - first : plan.share()", "plan.share()"),
     "the wrong unit of a side": ("<< even.dst_shift)", "<< even.src_shift)"),
-    "the first stretch's pieces": ("plan->segment[s + 1].first_part <= w", "plan->segment[s + 1].first_part < 0"),
+    "the first part of a stretch": ("plan->segment[s + 1].first_part <= w", "plan->segment[s + 1].first_part < w"),
     "places below the middle": ("static_cast<long long>(at.src)", "static_cast<u32>(at.src)"),
 }
 

@@ -144,6 +144,20 @@ void check_even_plans(Scenes& scenes) {
     expect(std::any_of(log.begin(), log.end(), [](const std::string& call) { return call.starts_with(kEvenKernel); }),
            "an even plan that was not taken as one");
   }
+  {  // Runs of a size that the first ones do not tell of.
+    auto device = std::make_shared<QueuedDevice>();
+    const auto copier = make(device);
+    Bytes from(1500 * 32, 0), to(1500 * 32, 0xA5), wanted = to;
+    for (unsigned char& byte : from) byte = static_cast<unsigned char>(scenes.below(256));
+    std::vector<Run> runs;
+    for (size_t k = 0; k < 1500; ++k) {
+      const size_t nbytes = k < 1400 ? 24 : 25;
+      runs.push_back({at(from.data()) + k * 32, at(to.data()) + (1499 - k) * 32, nbytes});
+      std::memcpy(wanted.data() + (1499 - k) * 32, from.data() + k * 32, nbytes);
+    }
+    copier->submit(runs, runs.size(), CopyDirection::kHostToDevice, {}, CopyWay::kKernel).wait();
+    expect(to == wanted, "runs that the first ones do not tell of");
+  }
   const auto even = [](std::vector<Run> runs, Reach reach = Reach::kHalf) { return even_of(runs, reach); };
   expect(!even({{0, 0, 8}, {8, 8, 9}}), "two sizes");
   expect(!even({{0, 0, 8}, {(uint64_t{1} << 36) + 1, 8, 8}}), "too far apart for their unit");
