@@ -12,9 +12,10 @@ constexpr uint64_t kMostParts = 65535;
 
 // Runs are alike if the mean one is shorter than the longest by no more than the kAlike-th part.
 constexpr uint64_t kAlike = 8;
-// Shares that a group of threads gets, about: so that none copies much longer than the others, and each reads of the
-// plan as much at a time as it can.
-constexpr uint64_t kShares = 16;
+// Shares that a group of threads gets at least: it asks for the next while it copies one.
+constexpr uint64_t kShares = 8;
+// The group with most parts has no more than this fraction more than if they were dealt out one by one.
+constexpr uint64_t kUnevenness = 64;
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -100,7 +101,15 @@ PlanCut cut_closely(const PlanShape& shape, uint32_t largest_part) {
 }
 
 uint32_t share_of(uint64_t parts, uint64_t groups) {
-  return static_cast<uint32_t>(std::clamp<uint64_t>(parts / (groups * kShares), 1, kMostShare));
+  const auto divided_up = [](uint64_t value, uint64_t by) { return (value + by - 1) / by; };
+  const uint64_t each = divided_up(parts, groups);
+  const uint64_t largest = std::clamp<uint64_t>(each / kShares, 1, kMostShare);
+  uint64_t best = 1;
+  for (uint64_t share = 2; share <= largest; ++share) {
+    const uint64_t most = divided_up(divided_up(parts, share), groups) * share;  // parts of the group with most
+    if (most <= each + each / kUnevenness) best = share;
+  }
+  return static_cast<uint32_t>(best);
 }
 
 }  // namespace umbp

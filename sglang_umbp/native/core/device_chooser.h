@@ -59,7 +59,8 @@ PlanCut cut_plan(const PlanShape& shape, uint32_t largest_part);
 // threads must read what to copy of an empty part, too.
 PlanCut cut_closely(const PlanShape& shape, uint32_t largest_part);
 
-// Parts that a group of threads takes at a time, of a plan of so many parts for so many groups.
+// Parts that a group of threads takes at a time, of a plan of so many parts for so many groups: as many as it can, since
+// what it reads of the plan at a time is one way to host memory, but so that all groups end together.
 uint32_t share_of(uint64_t parts, uint64_t groups);
 
 }  // namespace umbp

@@ -11,8 +11,8 @@ namespace {
 
 // Runs that say what the others will be like.
 constexpr size_t kSampleRuns = 1024;
-// Runs of a launch that is to begin soon: planning them takes 20 us.
-constexpr size_t kLeadRuns = 8192;
+// Runs of the launches that are to begin soon, one after the other: the device copies each while the next is planned.
+constexpr size_t kLeadRuns[] = {2048, 8192};
 constexpr size_t kMostWindowRuns = 65536;
 constexpr size_t kMostPieces = DeviceLane::kBlockBytes / sizeof(CopyPiece);
 static_assert(kMostWindowRuns * sizeof(EvenCopyPiece) <= DeviceLane::kBlockBytes);
@@ -67,7 +67,9 @@ void Submission::put_windows(const CopyChoice& choice, const std::optional<EvenC
   const auto window = [&] {
     return window_of(runs_.size() - next, first_.mean(), choosing_.thresholds.launch_bytes, kMostWindowRuns);
   };
-  if (lead && runs_.size() > 2 * kLeadRuns) put_next(std::min(kLeadRuns, window()));
+  for (const size_t runs : kLeadRuns) {
+    if (lead && runs_.size() - next > 2 * runs) put_next(std::min(runs, window()));
+  }
   for (const size_t most = window(); next < runs_.size();) put_next(most);
 }
 
