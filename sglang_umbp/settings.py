@@ -160,7 +160,7 @@ class PoolSettings:
     device_grid_cap: int | None = setting(
         None,
         AutoWhole(1, 1024, "blocks"),
-        "thread blocks that a copy kernel takes at most; auto: as many as measured best. Fewer leave more of the "
+        "thread blocks of 512 threads that a copy kernel takes at most; auto: as many as measured best. Fewer leave more of the "
         "device to the model, and copy more slowly",
         "UMBP_DEVICE_GRID_CAP",
     )
