@@ -160,8 +160,8 @@ class PoolSettings:
     device_grid_cap: int | None = setting(
         None,
         AutoWhole(1, 1024, "blocks"),
-        "thread blocks of 512 threads that a copy kernel takes at most; auto: as many as measured best. Fewer leave more of the "
-        "device to the model, and copy more slowly",
+        "thread blocks of 512 threads that a copy kernel takes at most; auto: as many as measured best. "
+        "Fewer leave more of the device to the model, and copy more slowly",
         "UMBP_DEVICE_GRID_CAP",
     )
     device_dma_min_bytes: int | None = setting(

@@ -88,6 +88,45 @@ def test_pages_in_layer_groups_through_a_session(gpu: Gpu, fragment: int) -> Non
                 assert all((region.read() == UNTOUCHED).all() for region in regions[group[1] :])
 
 
+@pytest.mark.parametrize("pages", [5, 90], ids=["launch_argument", "plan_in_memory"])
+def test_components_of_several_sizes_by_one_call(gpu: Gpu, pages: int) -> None:
+    """Five layers of each component; the plan of few pages is the launch's argument, that of many is not."""
+    sizes, layers, rows = {"c4": 1728, "indexer": 584, "c128": 777}, 5, 100
+    names = list(sizes)
+    regions = {name: gpu.bytes(layers * rows * nbytes + 32) for name, nbytes in sizes.items()}
+    random = np.random.default_rng(pages)
+    with pool_of(gpu) as pool:
+        space = pool.namespace("model", names)
+        layouts, content = {}, {}
+        for name, nbytes in sizes.items():
+            pool.register_memory(regions[name].address, regions[name].nbytes)
+            layouts[name] = pool.page_layout(
+                space,
+                name,
+                rows=rows,
+                bases=[regions[name].address + layer * rows * nbytes for layer in range(layers)],
+                strides=[nbytes] * layers,
+                sizes=[nbytes] * layers,
+                object_offsets=[layer * nbytes for layer in range(layers)],
+            )
+            content[name] = random.integers(0, 256, (layers, rows, nbytes), dtype=np.uint8)
+            regions[name].write(content[name])
+        hashes = [f"page-{page}" for page in range(pages)]
+        own = {name: random.permutation(rows)[:pages].astype(np.int64) for name in names}
+        assert pool.put_components([(layouts[name], hashes, own[name]) for name in names]) == [[True] * pages] * 3
+        wait_until(lambda: pool.stats().devices.pinned_bytes >= 64 << 20)
+        for region in regions.values():
+            region.write(np.full(region.nbytes, UNTOUCHED, np.uint8))
+        to = {name: random.permutation(rows)[:pages].astype(np.int64) for name in names}
+        parts = [(layouts[name], hashes, to[name], (1, 4)) for name in names]
+        assert pool.get_components(parts) == [[True] * pages] * 3
+        for name, nbytes in sizes.items():
+            expected = np.full(regions[name].nbytes, UNTOUCHED, np.uint8)
+            rows_of = expected[: layers * rows * nbytes].reshape(layers, rows, nbytes)
+            rows_of[1:4, to[name]] = content[name][1:4, own[name]]
+            assert np.array_equal(regions[name].read(), expected)
+
+
 def test_one_batch_over_host_and_device_memory(gpu: Gpu) -> None:
     device, host = gpu.bytes(100_000), np.full(100_000, UNTOUCHED, np.uint8)
     with pool_of(gpu) as pool:
