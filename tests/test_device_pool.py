@@ -12,6 +12,7 @@ from native_programs import CORE, counts_in, program, program_with, run_program
 MAPPINGS = 10_000
 ROUNDS = 160
 PROGRAM_TIMEOUT_S = 240
+FIFTH_CHUNK_FAILS = "separate_aliases=1,fail_register_at=5"
 
 
 def test_every_short_mapping_and_many_random_ones_are_preserved_both_ways() -> None:
@@ -36,6 +37,11 @@ def test_under_a_sanitizer(variant: str) -> None:
 
 def test_calls_wait_for_the_stream_or_event_that_they_are_given() -> None:
     run_program(program("device_pool_checks", "plain"), fake_library("cuda"), "order")
+
+
+def test_objects_that_lie_across_pinned_chunks_keep_every_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UMBP_FAKE_KNOBS", FIFTH_CHUNK_FAILS)
+    run_program(program("device_pool_checks", "plain"), fake_library("cuda"), "chunks")
 
 
 LEAK = "static auto* leaked = new std::vector<DeviceCopier::Ticket>; leaked->push_back(std::move({ticket}));"
@@ -66,6 +72,21 @@ PLANTED = {
         "    empty(both.halves[(turn + 1) % 2]);\n",
         "",
     ),
+    "a_run_goes_on_beyond_its_chunk": (
+        "device_moves.cpp",
+        "const uint64_t nbytes = std::min(run.nbytes - done, piece.rest);",
+        "const uint64_t nbytes = run.nbytes - done;",
+    ),
+    "a_run_goes_on_beyond_the_chunk_of_the_run_before": (
+        "device_moves.cpp",
+        "run.nbytes <= chunk.nbytes - (offset - chunk_begin)",
+        "run.nbytes <= chunk.nbytes",
+    ),
+    "a_run_lies_where_the_run_before_does": (
+        "device_moves.cpp",
+        "chunk.alias + (offset - chunk_begin)",
+        "chunk.alias",
+    ),
     "memory_nobody_registered_is_the_hosts": (
         "device_memory.cpp",
         "if (info.kind != MemoryKind::kDevice) return kHostMemory;",
@@ -80,11 +101,18 @@ def test_a_planted_mistake_is_caught(name: str, tmp_path: Path, monkeypatch: pyt
     text = (CORE / file).read_text()
     assert text.count(right) >= 1
     made = program_with("device_pool_checks", {file: text.replace(right, mistake)}, tmp_path)
-    monkeypatch.setenv("UMBP_FAKE_KNOBS", "separate_aliases=1")
-    assert any(_fails(made, *words) for words in (["order"], ["mixed", str(ROUNDS), "3"]))
+    assert any(_fails(made, monkeypatch, *run) for run in RUNS)
 
 
-def _fails(binary: Path, *words: str) -> bool:
+RUNS = (
+    ("separate_aliases=1", "order"),
+    (FIFTH_CHUNK_FAILS, "chunks"),
+    ("separate_aliases=1", "mixed", str(ROUNDS), "3"),
+)
+
+
+def _fails(binary: Path, monkeypatch: pytest.MonkeyPatch, knobs: str, *words: str) -> bool:
+    monkeypatch.setenv("UMBP_FAKE_KNOBS", knobs)
     done = subprocess.run(
         [binary, fake_library("cuda"), *words], capture_output=True, timeout=PROGRAM_TIMEOUT_S, check=False
     )

@@ -4,6 +4,8 @@
 //   device_pool_checks LIBRARY mappings N    planned and copied both ways: every short mapping, N random ones
 //   device_pool_checks LIBRARY mixed N SEED  N random batches through a pool, by four threads
 //   device_pool_checks LIBRARY order         a put waits for the stream or event that is named, a get too
+//   device_pool_checks LIBRARY chunks        objects that lie across the chunks in which the arena is pinned; for a
+//                                            LIBRARY whose fifth registration fails
 //
 // LIBRARY: an emulated libcuda.so.1 of two devices.
 // Exits with 0 if every byte was right; prints what it did.
@@ -12,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <random>
 #include <string>
 #include <thread>
@@ -471,6 +474,99 @@ int order() {
   return wrong.load() == 0 ? 0 : 1;
 }
 
+// Chunks ----------------------------------------------------------------------------------------------------
+
+// Objects that fill nearly the whole arena, three to a chunk of 2 MiB and most of every third across a border. Those
+// of one call are neighbours in the arena and apart in device memory.
+class ChunkedObjects {
+ public:
+  explicit ChunkedObjects(DevicePool& rig) : rig_(rig), memory_(*rig.api, 0, kCount * kPitch) {
+    rig.pool.add_region(memory_.address(), memory_.nbytes(), false);
+    for (size_t i = 0; i < kCount; ++i) {
+      keys_.emplace_back(rig.pool, "object" + std::to_string(i));
+      addresses_.push_back(memory_.address() + i * kPitch + kBefore);
+    }
+    for (const Key& key : keys_) {
+      digests_.push_back(key.digest);
+      views_.push_back(std::string_view(key.name));
+    }
+  }
+
+  void put(uint64_t version) {
+    std::memset(memory_.host(), kUntouched, memory_.nbytes());
+    lay(version);
+    memory_.push();
+    std::vector<Status> answers(kCount);
+    rig_.pool.put_ranges(rig_.component, digests_, views_, nullptr, ranges(), answers.data());
+    for (const Status answer : answers) expect(answer == Status::kOk, "a put that has room");
+    version_ = version;
+  }
+  void check(const std::string& when) {
+    std::memset(memory_.host(), kUntouched, memory_.nbytes());
+    memory_.push();
+    std::vector<Status> answers(kCount);
+    rig_.pool.get_ranges(rig_.component, digests_, ranges(), answers.data());
+    for (const Status answer : answers) expect(answer == Status::kOk, "a get of what is there");
+    memory_.pull();
+    const Bytes found(memory_.host(), memory_.host() + memory_.nbytes());
+    std::memset(memory_.host(), kUntouched, memory_.nbytes());
+    lay(version_);
+    expect(std::memcmp(found.data(), memory_.host(), found.size()) == 0, "bytes " + when);
+  }
+  void remove() {
+    std::vector<uint8_t> removed(kCount);
+    rig_.pool.remove({&rig_.component, 1}, digests_, reinterpret_cast<bool*>(removed.data()));
+  }
+
+ private:
+  static constexpr uint64_t kCount = 33, kNbytes = 700'001, kBefore = 7, kPitch = kNbytes + 32;
+
+  void lay(uint64_t version) {
+    for (size_t i = 0; i < kCount; ++i)
+      for (uint64_t b = 0; b < kNbytes; ++b)
+        memory_.host()[i * kPitch + kBefore + b] = byte_of(version * kCount + i, b);
+  }
+  RangeBatch ranges() const { return {addresses_.data(), sizes_.data(), nullptr, nullptr, kCount, kCount}; }
+
+  DevicePool& rig_;
+  DeviceBytes memory_;
+  std::deque<Key> keys_;  // views are of their names
+  std::vector<Hash128> digests_;
+  std::vector<std::string_view> views_;
+  std::vector<uint64_t> addresses_, sizes_ = std::vector<uint64_t>(kCount, kNbytes);
+  uint64_t version_ = 0;
+};
+
+int chunks() {
+  DevicePool rig;
+  {
+    ChunkedObjects objects(rig);
+    objects.put(1);
+    objects.check("with nothing pinned");
+    bool refused = false;
+    try {
+      rig.pool.pin_arena(0, true);
+    } catch (const DeviceError&) {
+      refused = true;
+    }
+    const uint64_t pinned = rig.pool.stats().devices.pinned_bytes, staged = rig.pool.stats().devices.staged_bytes;
+    expect(refused && pinned > 0 && pinned < (24u << 20), "four chunks are pinned: " + std::to_string(pinned));
+    objects.check("with the first chunks pinned");
+    objects.remove();
+    objects.put(2);
+    objects.check("that were put with the first chunks pinned");
+    expect(rig.pool.stats().devices.staged_bytes > staged, "nothing was staged");
+    rig.pool.pin_arena(0, true);
+    objects.check("with all pinned");
+    objects.remove();
+    objects.put(3);
+    objects.check("that were put with all pinned");
+  }
+  rig.pool.close();
+  std::printf("wrong %llu\n", static_cast<unsigned long long>(wrong.load()));
+  return wrong.load() == 0 ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -480,6 +576,7 @@ int main(int count, char** words) {
   if (what == "mixed" && count == 5)
     return mixed(std::strtoull(words[3], nullptr, 10), std::strtoull(words[4], nullptr, 10));
   if (what == "order" && count == 3) return order();
-  std::fprintf(stderr, "usage: device_pool_checks LIBRARY mappings N | mixed N SEED | order\n");
+  if (what == "chunks" && count == 3) return chunks();
+  std::fprintf(stderr, "usage: device_pool_checks LIBRARY mappings N | mixed N SEED | order | chunks\n");
   return 2;
 }
