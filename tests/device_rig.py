@@ -14,6 +14,7 @@ from sglang_umbp import Pool, _native
 from sglang_umbp.device import runtimes
 
 UNTOUCHED = 0xEE
+LOADERS = {"cuda": _native.load_cuda, "hip": _native.load_hip}
 
 
 class DeviceArray:
@@ -38,7 +39,7 @@ class DeviceArray:
 
 
 class DeviceRig:
-    """The emulated CUDA as every pool that is opened meanwhile finds it."""
+    """An emulated runtime as every pool that is opened meanwhile finds it."""
 
     def __init__(self, fake: FakeRuntime, api: _native.DeviceApi) -> None:
         self.fake = fake
@@ -50,7 +51,7 @@ class DeviceRig:
         return self._arrays[-1]
 
     def pool(self, **settings: Any) -> Pool:
-        return Pool(**{"capacity_bytes": 1 << 20, "device": "cuda", "deadline_s": 30, **settings})
+        return Pool(**{"capacity_bytes": 1 << 20, "device": self.fake.name, "deadline_s": 30, **settings})
 
     def free(self) -> None:
         for array in self._arrays:
@@ -58,10 +59,10 @@ class DeviceRig:
 
 
 @contextmanager
-def device_rig(**knobs: int) -> Iterator[DeviceRig]:
-    """Device memory is freed at the end; pools must be closed by then."""
-    with fake_runtime("cuda", **knobs) as fake, pytest.MonkeyPatch.context() as patch:
-        rig = DeviceRig(fake, _native.load_cuda(str(fake.path)))
+def device_rig(runtime: str = "cuda", **knobs: int) -> Iterator[DeviceRig]:
+    """The emulated `runtime` ("cuda", "hip"). Device memory is freed at the end; pools must be closed by then."""
+    with fake_runtime(runtime, **knobs) as fake, pytest.MonkeyPatch.context() as patch:
+        rig = DeviceRig(fake, LOADERS[runtime](str(fake.path)))
         patch.setattr(runtimes, "load", lambda _name: rig.api)
         patch.setattr(runtimes, "already_loaded", lambda: rig.api)
         yield rig

@@ -19,9 +19,9 @@ ARENA = 5 * CHUNK
 OBJECT = 4 * CHUNK  # holds three whole chunks wherever it begins
 
 
-@pytest.fixture
-def rig() -> Iterator[DeviceRig]:
-    with device_rig(separate_aliases=1) as rig:
+@pytest.fixture(params=["cuda", "hip"])
+def rig(request: pytest.FixtureRequest) -> Iterator[DeviceRig]:
+    with device_rig(request.param, separate_aliases=1) as rig:
         yield rig
 
 
@@ -82,7 +82,7 @@ def test_every_chunk_is_one_registration_and_all_go_at_the_end(rig: DeviceRig, m
 def test_a_failure_leaves_the_chunks_before_it_pinned_and_the_rest_for_later(rig: DeviceRig) -> None:
     with pool_in_chunks(rig) as pool:
         rig.fake.set(fail_register_at=rig.fake.count("registrations") + 3)
-        with pytest.raises(DeviceError, match="cuMemHostRegister"):
+        with pytest.raises(DeviceError, match={"cuda": "cuMemHostRegister", "hip": "hipHostRegister"}[rig.fake.name]):
             pool.native.pin_arena(0, False)
         pinned = pool.stats().devices.pinned_bytes
         assert CHUNK < pinned <= 2 * CHUNK

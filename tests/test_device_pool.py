@@ -15,17 +15,23 @@ PROGRAM_TIMEOUT_S = 240
 FIFTH_CHUNK_FAILS = "separate_aliases=1,fail_register_at=5"
 
 
-def test_every_short_mapping_and_many_random_ones_are_preserved_both_ways() -> None:
-    counts = counts_in(run_program(program("device_pool_checks", "plain"), fake_library("cuda"), "mappings", MAPPINGS))
+@pytest.fixture(params=["cuda", "hip"])
+def library(request: pytest.FixtureRequest) -> Path:
+    return fake_library(request.param)
+
+
+def test_every_short_mapping_and_many_random_ones_are_preserved_both_ways(library: Path) -> None:
+    counts = counts_in(run_program(program("device_pool_checks", "plain"), library, "mappings", MAPPINGS))
     assert counts["short"] > 406_900
     assert counts["random"] == MAPPINGS
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one_alias", "aliases_apart"])
-def test_batches_over_host_and_devices_keep_every_byte(apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if apart:
-        monkeypatch.setenv("UMBP_FAKE_KNOBS", "separate_aliases=1")
-    counts = counts_in(run_program(program("device_pool_checks", "plain"), fake_library("cuda"), "mixed", ROUNDS, 3))
+def test_batches_over_host_and_devices_keep_every_byte(
+    library: Path, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UMBP_FAKE_KNOBS", f"separate_aliases={int(apart)}")
+    counts = counts_in(run_program(program("device_pool_checks", "plain"), library, "mixed", ROUNDS, 3))
     assert counts["staged"] > 0
 
 
@@ -35,13 +41,13 @@ def test_under_a_sanitizer(variant: str) -> None:
     run_program(program("device_pool_checks", variant), fake_library("cuda"), "order")
 
 
-def test_calls_wait_for_the_stream_or_event_that_they_are_given() -> None:
-    run_program(program("device_pool_checks", "plain"), fake_library("cuda"), "order")
+def test_calls_wait_for_the_stream_or_event_that_they_are_given(library: Path) -> None:
+    run_program(program("device_pool_checks", "plain"), library, "order")
 
 
-def test_objects_that_lie_across_pinned_chunks_keep_every_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_that_lie_across_pinned_chunks_keep_every_byte(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UMBP_FAKE_KNOBS", FIFTH_CHUNK_FAILS)
-    run_program(program("device_pool_checks", "plain"), fake_library("cuda"), "chunks")
+    run_program(program("device_pool_checks", "plain"), library, "chunks")
 
 
 LEAK = "static auto* leaked = new std::vector<DeviceCopier::Ticket>; leaked->push_back(std::move({ticket}));"

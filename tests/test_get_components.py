@@ -459,9 +459,9 @@ def test_a_node_client_reads_what_another_one_put_and_misses_once_the_server_is_
 # --- device memory -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def rig() -> Iterator[DeviceRig]:
-    with device_rig() as rig:
+@pytest.fixture(params=["cuda", "hip"])
+def rig(request: pytest.FixtureRequest) -> Iterator[DeviceRig]:
+    with device_rig(request.param) as rig:
         yield rig
 
 

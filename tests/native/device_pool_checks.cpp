@@ -7,7 +7,7 @@
 //   device_pool_checks LIBRARY chunks        objects that lie across the chunks in which the arena is pinned; for a
 //                                            LIBRARY whose fifth registration fails
 //
-// LIBRARY: an emulated libcuda.so.1 of two devices.
+// LIBRARY: an emulated libcuda.so.1, or libamdhip64.so of any version, of two devices.
 // Exits with 0 if every byte was right; prints what it did.
 #include <algorithm>
 #include <atomic>
@@ -42,7 +42,10 @@ void expect(bool right, const std::string& what) {
 
 std::string library;  // of the emulated runtime
 
-std::shared_ptr<DeviceApi> make_api() { return load_cuda(library); }
+std::shared_ptr<DeviceApi> make_api() {
+  const bool hip = library.substr(library.rfind('/') + 1).starts_with("libamdhip64.");
+  return hip ? load_hip(library) : load_cuda(library);
+}
 
 std::shared_ptr<DeviceCopier> make_copier(const std::shared_ptr<DeviceApi>& api, int device) {
   return std::make_shared<DeviceCopier>(api, device, std::span<const std::byte>{}, CopyThresholds{}, 2);
