@@ -56,11 +56,16 @@ class Memory:
 
     def check(self) -> None:
         """Fails unless every byte of the buffer is what it must be."""
-        wrong = np.flatnonzero(self.array != self._expected)
+        now = self.now()
+        wrong = np.flatnonzero(now != self._expected)
         assert wrong.size == 0, (
             f"{wrong.size} wrong bytes, the first at offset {wrong[0]}:"
-            f" {self.array[wrong[0]]:#x} instead of {self._expected[wrong[0]]:#x}"
+            f" {now[wrong[0]]:#x} instead of {self._expected[wrong[0]]:#x}"
         )
+
+    def now(self) -> np.ndarray:
+        """The bytes as they are."""
+        return self.array
 
     def reset(self) -> None:
         """Sentinels everywhere."""

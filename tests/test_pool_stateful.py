@@ -25,7 +25,7 @@ from patterns import GUARD_NBYTES, Memory, Places, pattern
 from pool_client import open_pool
 from pool_twin import Ask, Held, PoolTwin
 
-from sglang_umbp import PageLayout, Session, Status
+from sglang_umbp import PageLayout, Pool, Session, Status
 
 KIB = 1 << 10
 CAPACITY = 16 * KIB
@@ -92,25 +92,38 @@ class ExactMachine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.pool = open_pool(
+        self.pool = self.make_pool()
+        self.twin = PoolTwin(CAPACITY, self.index_entries)
+        self.space = self.pool.namespace("model", list(FRAGMENTS))
+        self.make_memories()
+        self.sessions: list[OpenSession] = []
+        self.version = 0
+
+    def make_pool(self, **settings: Any) -> Pool:
+        return open_pool(
             CAPACITY,
             deadline_s=0,
             session_quota_bytes=1 << 40,
             copy_threads=1,
             index_entries=self.index_entries,
+            **settings,
         )
-        self.twin = PoolTwin(CAPACITY, self.index_entries)
-        self.source = Memory(64 * KIB)
-        self.destination = Memory(64 * KIB)
-        self.pages = Memory(64 * KIB)
-        for memory in (self.source, self.destination, self.pages):
-            self.pool.register_array(memory.array)
-        self.space = self.pool.namespace("model", list(FRAGMENTS))
+
+    def make_memories(self) -> None:
+        """What calls name that make no memory of their own."""
+        self.source, self.destination, self.pages = (self.new_memory(64 * KIB) for _ in range(3))
         self.bases: dict[str, list[int]] = {}
         places = Places(self.pages)
         self.layouts = {name: self.make_layout(name, places) for name in FRAGMENTS}
-        self.sessions: list[OpenSession] = []
-        self.version = 0
+
+    def new_memory(self, nbytes: int) -> Memory:
+        """Memory that the pool may be told to use, until drop_memory."""
+        memory = Memory(nbytes)
+        self.pool.register_array(memory.array)
+        return memory
+
+    def drop_memory(self, memory: Memory) -> None:
+        self.pool.unregister_memory(memory.address)
 
     def make_layout(self, component: str, places: Places) -> PageLayout:
         sizes = FRAGMENTS[component]
@@ -162,14 +175,13 @@ class ExactMachine(RuleBasedStateMachine):
     def put_whole(self, component: str | None, keys: list[Any], seed: int) -> None:
         sizes = self.sizes_of(component, keys, seed)
         asks = [Ask(self.twin_key(component, key), self.new_data(size)) for key, size in zip(keys, sizes, strict=True)]
-        room = Memory(sum(sizes) + 1)
-        self.pool.register_array(room.array)
+        room = self.new_memory(sum(sizes) + 1)
         at, addresses = 0, []
         for ask in asks:
             addresses.append(room.write(at, ask.data))
             at += ask.nbytes
         answers = self.pool.put(keys, addresses, sizes, namespace=self.where(component), status=True)
-        self.pool.unregister_memory(room.address)
+        self.drop_memory(room)
         assert answers == self.twin.put(asks)
 
     @rule(component=components, keys=keys_of_batch, seed=seeds, arrays=st.booleans())
@@ -250,8 +262,7 @@ class ExactMachine(RuleBasedStateMachine):
         sizes = [held.nbytes if held else 100 for held in there]
         if wrong < len(sizes):
             sizes[wrong] += (-1, 1)[wrong % 2]
-        room = Memory(sum(sizes) + GUARD_NBYTES * (len(sizes) + 1))
-        self.pool.register_array(room.array)
+        room = self.new_memory(sum(sizes) + GUARD_NBYTES * (len(sizes) + 1))
         places, expected, addresses = Places(room), [], []
         for held, size in zip(there, sizes, strict=True):
             place = places.take(size)
@@ -264,9 +275,9 @@ class ExactMachine(RuleBasedStateMachine):
                 expected.append(Status.OK)
                 room.expect(place, held.data)
         answers = self.pool.get(keys, addresses, sizes, namespace=self.where(component), status=True)
-        self.pool.unregister_memory(room.address)
         assert answers == expected
         room.check()
+        self.drop_memory(room)
         self.twin.use(names)
 
     def ask_ranges(
