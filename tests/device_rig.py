@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from device_runtimes import FakeRuntime, fake_runtime
+from patterns import SENTINEL, Memory
 
 from sglang_umbp import Pool, _native
 from sglang_umbp.device import runtimes
 
-UNTOUCHED = 0xEE
+UNTOUCHED = SENTINEL
 LOADERS = {"cuda": _native.load_cuda, "hip": _native.load_hip}
 
 
@@ -36,6 +37,34 @@ class DeviceArray:
 
     def free(self) -> None:
         self._api.free_device(self.device, self.address)
+
+
+class DeviceMemory(Memory):
+    """A caller's buffer in a device: the bytes are compared as they are now, without any wait."""
+
+    def __init__(self, array: DeviceArray) -> None:
+        self.on_device = array
+        self._expected = np.empty(array.nbytes, np.uint8)
+        self.reset()
+
+    @property
+    def address(self) -> int:
+        return self.on_device.address
+
+    @property
+    def nbytes(self) -> int:
+        return self.on_device.nbytes
+
+    def write(self, offset: int, data: np.ndarray) -> int:
+        self.on_device.fill(data, offset)
+        return self.expect(offset, data)
+
+    def now(self) -> np.ndarray:
+        return self.on_device.now()
+
+    def reset(self) -> None:
+        self._expected[:] = SENTINEL
+        self.on_device.fill(self._expected)
 
 
 class DeviceRig:

@@ -95,7 +95,7 @@ COPIER_PLANTS = {
     ),
     "an event that is not waited for": (
         "device_lane.cpp",
-        "if (order.event != nullptr) api_.wait_event(device_, active_, order.event);",
+        "    api_.wait_event(device_, active_, order.event);\n",
         "",
     ),
     "an end that is not waited for": ("device_lane.cpp", "  api_.synchronize_event(device_, end_.get());\n", ""),

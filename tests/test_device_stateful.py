@@ -6,12 +6,11 @@ import random
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import pytest
-from device_rig import DeviceArray, device_rig
+from device_rig import DeviceArray, DeviceMemory, device_rig
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
-from patterns import SENTINEL, Memory
+from patterns import Memory
 from test_pool_stateful import KIB, ExactMachine, run_machine, seeds
 
 from sglang_umbp import Pool
@@ -19,34 +18,6 @@ from sglang_umbp import Pool
 HOST = -1
 PLACES = (HOST, 0, 1)
 """Where the memory of a call lies: the host's, or that of the device with this number."""
-
-
-class DeviceMemory(Memory):
-    """The same in a device; no byte of it is seen before it is there."""
-
-    def __init__(self, array: DeviceArray) -> None:
-        self.on_device = array
-        self._expected = np.empty(array.nbytes, np.uint8)
-        self.reset()
-
-    @property
-    def address(self) -> int:
-        return self.on_device.address
-
-    @property
-    def nbytes(self) -> int:
-        return self.on_device.nbytes
-
-    def write(self, offset: int, data: np.ndarray) -> int:
-        self.on_device.fill(data, offset)
-        return self.expect(offset, data)
-
-    def now(self) -> np.ndarray:
-        return self.on_device.now()
-
-    def reset(self) -> None:
-        self._expected[:] = SENTINEL
-        self.on_device.fill(self._expected)
 
 
 class DeviceMachine(ExactMachine):

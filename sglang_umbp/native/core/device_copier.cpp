@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -52,6 +53,19 @@ void keep_way_free(CopyThresholds& thresholds) {
 }
 
 }  // namespace
+
+void refuse_stream(StreamHandle stream, std::span<const int> devices, const DeviceError& cause) {
+  std::string numbers;
+  for (const int device : devices) numbers += (numbers.empty() ? "" : " or ") + std::to_string(device);
+  throw DeviceError("stream=" + std::to_string(reinterpret_cast<uintptr_t>(stream)) + " cannot be waited for (" +
+                    cause.what() + "); allowed: a stream of device " + numbers +
+                    ", or an event that was recorded in a stream of any device");
+}
+
+void refuse_event(EventHandle event, const DeviceError& cause) {
+  throw DeviceError("event=" + std::to_string(reinterpret_cast<uintptr_t>(event)) + " cannot be waited for (" +
+                    cause.what() + "); allowed: an event that was created and not destroyed");
+}
 
 struct DeviceCopier::State {
   State(std::shared_ptr<DeviceApi> runtime, int number, std::span<const std::byte> image,

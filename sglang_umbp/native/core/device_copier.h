@@ -10,6 +10,7 @@
 #include <string>
 
 #include "device_api.h"
+#include "errors.h"
 #include "planner.h"
 
 namespace umbp {
@@ -20,6 +21,10 @@ struct CopyOrder {
   StreamHandle stream = nullptr;
   EventHandle event = nullptr;
 };
+
+// Throw DeviceError: the handle that none of these devices can wait for, why, and what they can wait for.
+[[noreturn]] void refuse_stream(StreamHandle stream, std::span<const int> devices, const DeviceError& cause);
+[[noreturn]] void refuse_event(EventHandle event, const DeviceError& cause);
 
 class DeviceLane;
 

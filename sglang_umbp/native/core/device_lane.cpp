@@ -42,10 +42,19 @@ void DeviceLane::begin(QueuePlace place) {
 
 void DeviceLane::order_after(const CopyOrder& order) {
   if (order.stream != nullptr) {
-    api_.record_event(device_, before_.get(), order.stream);
+    try {
+      api_.record_event(device_, before_.get(), order.stream);
+    } catch (const DeviceError& cause) {
+      refuse_stream(order.stream, {&device_, 1}, cause);
+    }
     api_.wait_event(device_, active_, before_.get());
   }
-  if (order.event != nullptr) api_.wait_event(device_, active_, order.event);
+  if (order.event == nullptr) return;
+  try {
+    api_.wait_event(device_, active_, order.event);
+  } catch (const DeviceError& cause) {
+    refuse_event(order.event, cause);
+  }
 }
 
 DeviceLane::PlanRoom DeviceLane::plan_room(size_t nbytes) {

@@ -128,15 +128,21 @@ std::vector<int> DeviceMemory::devices_in_use() {
 // A handle does not say of which device it is, and some runtimes want it to be the current one.
 void DeviceMemory::await(const CopyOrder& after) {
   const std::vector<int> devices = devices_in_use();
-  for (size_t i = 0; i < devices.size(); ++i) {
-    try {
-      if (after.event != nullptr) api_->synchronize_event(devices[i], after.event);
-      if (after.stream != nullptr) api_->synchronize_stream(devices[i], after.stream);
-      return;
-    } catch (const DeviceError&) {
-      if (i + 1 == devices.size()) throw;
+  const auto on_any = [&](const auto& wait, const auto& refuse) {
+    for (size_t i = 0; i < devices.size(); ++i) {
+      try {
+        return wait(devices[i]);
+      } catch (const DeviceError& cause) {
+        if (i + 1 == devices.size()) refuse(cause);
+      }
     }
-  }
+  };
+  if (after.event != nullptr)
+    on_any([&](int device) { api_->synchronize_event(device, after.event); },
+           [&](const DeviceError& cause) { refuse_event(after.event, cause); });
+  if (after.stream != nullptr)
+    on_any([&](int device) { api_->synchronize_stream(device, after.stream); },
+           [&](const DeviceError& cause) { refuse_stream(after.stream, devices, cause); });
 }
 
 Slab DeviceMemory::take_slab(int device) {
