@@ -329,8 +329,7 @@ class ExactMachine(RuleBasedStateMachine):
         layers: tuple[int, int],
         missing: Status,
     ) -> list[Status]:
-        """The answers of a get of pages; what it must write is expected in self.pages."""
-        self.pages.reset()
+        """The answers of a get of pages; what it must write is expected in self.pages, reset before."""
         expected = []
         for held, row in zip(objects, rows, strict=True):
             if held is None:
@@ -353,9 +352,25 @@ class ExactMachine(RuleBasedStateMachine):
         rows, layers = self.rows_and_layers(component, len(keys), seed)
         names = [self.twin_key(component, key) for key in keys]
         there = [self.twin.objects.get(name) for name in names]
+        self.pages.reset()
         expected = self.expect_pages(component, there, rows, layers, Status.MISSING)
         layout = self.layouts[component]
         assert self.pool.get_pages(layout, keys, rows, layers, status=True) == expected
+        self.pages.check()
+        self.twin.use(names)
+
+    @rule(keys=st.lists(keys_of_batch, min_size=0, max_size=2), turn=st.booleans(), seed=seeds)
+    def get_components(self, keys: list[list[Any]], turn: bool, seed: int) -> None:
+        components = sorted(FRAGMENTS, reverse=turn)[: len(keys)]
+        parts, expected, names = [], [], []
+        self.pages.reset()
+        for component, some in zip(components, keys, strict=True):
+            rows, layers = self.rows_and_layers(component, len(some), seed)
+            parts.append((self.layouts[component], some, rows, layers))
+            names += [self.twin_key(component, key) for key in some]
+            there = [self.twin.objects.get(name) for name in names[-len(some) :]]
+            expected.append(self.expect_pages(component, there, rows, layers, Status.MISSING))
+        assert self.pool.get_components(parts, status=True) == expected
         self.pages.check()
         self.twin.use(names)
 
@@ -417,6 +432,18 @@ class ExactMachine(RuleBasedStateMachine):
         self.destination.check()
         if component:
             self.read_session_pages(opened, component, there, first, seed)
+            self.read_session_components(opened, first, seed)
+
+    def read_session_components(self, opened: OpenSession, first: int, seed: int) -> None:
+        parts, expected = [], []
+        self.pages.reset()
+        for number, component in enumerate(FRAGMENTS):
+            there = [page[number] if page else None for page in opened.objects[first : first + 3]]
+            rows, layers = self.rows_and_layers(component, len(there), seed)
+            parts.append((self.layouts[component], rows, layers))
+            expected.append(self.expect_pages(component, there, rows, layers, Status.NOT_PINNED))
+        assert opened.session.get_components(parts, first=first, status=True) == expected
+        self.pages.check()
 
     def read_session_pages(
         self,
@@ -427,6 +454,7 @@ class ExactMachine(RuleBasedStateMachine):
         seed: int,
     ) -> None:
         rows, layers = self.rows_and_layers(component, len(there), seed)
+        self.pages.reset()
         expected = self.expect_pages(component, there, rows, layers, Status.NOT_PINNED)
         layout = self.layouts[component]
         answers = opened.session.get_pages(layout, rows, layers, first=first, status=True)
