@@ -172,6 +172,23 @@ def test_kept_thresholds_that_cannot_be_read_are_measured_anew(environ, tmp_path
             assert fake.count("cuLaunchKernel") > launches, content
 
 
+def test_a_device_too_full_to_be_measured_gets_the_usual_thresholds(environ, caplog):
+    """As when a server has filled the memory before its pages are registered."""
+    with fake_runtime("cuda") as fake:
+        api = _native.load_cuda(str(fake.path))
+        taken = api.allocate_device(0, (8 << 30) - (32 << 20))
+        copier = open_copier(api, 0, environ=environ)
+        assert copier.has_kernels
+        assert copier.thresholds.as_dict() == _native.CopyThresholds().as_dict()
+        assert "could not be measured" in caplog.text
+        api.free_device(0, taken)
+
+
+def test_a_toolkit_that_may_not_be_searched_is_passed_over(environ, monkeypatch):
+    monkeypatch.setattr(compiler_library.importlib.util, "find_spec", lambda _: None)
+    compiler_library.load_compiler(NVRTC, {**environ, "CUDA_HOME": "/" + "x" * 5000})
+
+
 def test_without_kernels_dma_serves(environ, monkeypatch, caplog):
     with fake_runtime("cuda") as fake:
         api = _native.load_cuda(str(fake.path))

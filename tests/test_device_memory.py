@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from node_rig import running, settings_for, short_directory
 from objects import pattern
-from waiting import wait_until
+from waiting import Background, wait_until
 
 from sglang_umbp import (
     InvalidBatchError,
@@ -232,13 +234,57 @@ def test_a_forked_child_leaves_the_devices_alone(rig: DeviceRig) -> None:
         child = os.fork()
         if child == 0:
             try:
-                del pool._open
                 pool.close()
+                pool.__dict__.clear()  # the native pool goes
             except BaseException:
-                os._exit(0)
+                os._exit(1)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert pool.get(["key"], [page.address], [SIZE]) == [True]
+
+
+def test_a_child_forked_while_a_runtime_is_loaded_may_close(rig: DeviceRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    loading, over = threading.Event(), threading.Event()
+
+    def load() -> None:
+        loading.set()
+        assert over.wait(60)
+
+    monkeypatch.setattr(runtimes, "already_loaded", lambda: None)
+    memory = np.zeros(10, np.uint8)
+    with rig.pool(device="auto") as pool:
+        monkeypatch.setattr(runtimes, "already_loaded", load)
+        caller = Background(lambda: pool.register_array(memory))
+        assert loading.wait(60)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            try:
+                pool.close()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        over.set()
+        caller.result()
+
+
+def test_a_put_does_not_wait_for_the_stream_of_another_one(rig: DeviceRig) -> None:
+    pages, busy = [rig.array(SIZE), rig.array(SIZE)], rig.array(8)
+    stream = rig.api.create_stream(0)
+    with rig.pool() as pool:
+        for page in pages:
+            pool.register_memory(page.address, SIZE)
+        wait_until(lambda: pool.stats().devices.pinned_bytes >= 1 << 20)
+        rig.fake.set(late_us=20_000)
+        for _ in range(100):
+            rig.fake.queue_write(stream, busy.address, np.zeros(8, np.uint8))
+        waiting = Background(lambda: pool.put(["a"], [pages[0].address], [SIZE], stream=stream))
+        wait_until(lambda: pool.stats().devices.calls > 0)
+        assert pool.put(["b"], [pages[1].address], [SIZE]) == [True]
+        assert waiting.running
+        assert waiting.result() == [True]
+    rig.api.destroy_stream(0, stream)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 out=${OUT:-$work/out}
 mkdir -p "$out" "$work/run" "$work/wheel" || exit 2
+out=$(cd "$out" && pwd)
+python=$(command -v "$python") && python=$(cd "$(dirname "$python")" && pwd)/${python##*/} || exit 2
 code=0
 began=$(date +%s)
 

@@ -144,8 +144,8 @@ def _case_json(case: CaseFigures) -> Json:
         "fragments": case.shape.fragments,
         "runs": case.runs,
         "plan_us": round(case.plan_us, 1),
-        "best_over_ours": round(best / ways[OURS]["gbps"], 3),
-        "ours_over_per_block": round(ways[OURS]["gbps"] / ways[PER_BLOCK]["gbps"], 3),
+        "best_over_ours": round(best / max(ways[OURS]["gbps"], 0.001), 3),
+        "ours_over_per_block": round(ways[OURS]["gbps"] / max(ways[PER_BLOCK]["gbps"], 0.001), 3),
         "ways": ways,
     }
 

@@ -29,6 +29,15 @@ class CompilerKind:
     """Environment variables that name a toolkit."""
     default_toolkit: str
 
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """What a library must have, after the prefix; an old one lacks some."""
+        made = ("ProgramLog", self.code)
+        return (
+            *("Version", "CreateProgram", "CompileProgram", "DestroyProgram"),
+            *(f"Get{what}{size}" for what in made for size in ("", "Size")),
+        )
+
     def architecture_option(self, architecture: str) -> str:
         return f"--gpu-architecture={architecture}" if self.prefix == "nvrtc" else f"--offload-arch={architecture}"
 
@@ -105,7 +114,7 @@ def load_compiler(kind: CompilerKind, environ: Mapping[str, str]) -> CompilerLib
     for path in _candidates(kind, environ):
         try:
             library = ctypes.CDLL(path)
-            if hasattr(library, f"{kind.prefix}CompileProgram"):
+            if all(hasattr(library, kind.prefix + name) for name in kind.functions):
                 return CompilerLibrary(kind, library, path)
         except OSError:
             continue
@@ -115,7 +124,7 @@ def load_compiler(kind: CompilerKind, environ: Mapping[str, str]) -> CompilerLib
 def _candidates(kind: CompilerKind, environ: Mapping[str, str]) -> Iterator[str]:
     for folder in _folders(kind, environ):
         for file in kind.files:
-            if (folder / file).exists():
+            if os.path.exists(folder / file):  # false where the folder may not be entered
                 yield str(folder / file)
     yield from kind.files
 

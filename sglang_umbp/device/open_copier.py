@@ -36,9 +36,18 @@ def open_copier(
     copier = _with_kernels(api, device, max_lanes, environ) if kernels else None
     if copier is None:
         return DeviceCopier(api, device, b"", CopyThresholds(), max_lanes)
-    measured = calibrated_thresholds(copier, api, Cache.of_user(environ))
+    measured = _measured(copier, api, Cache.of_user(environ))
     copier.thresholds = changed(measured, dma_from_bytes=dma_from_bytes, grid_cap=grid_cap)
     return copier
+
+
+def _measured(copier: DeviceCopier, api: DeviceApi, kept: Cache) -> CopyThresholds:
+    """Those of the device; the usual ones where it cannot be measured, as when a server has filled its memory."""
+    try:
+        return calibrated_thresholds(copier, api, kept)
+    except DeviceError as error:
+        logger.warning("device %d could not be measured, usual thresholds serve: %s", copier.device, error)
+        return CopyThresholds()
 
 
 def _with_kernels(api: DeviceApi, device: int, max_lanes: int, environ: Mapping[str, str]) -> DeviceCopier | None:

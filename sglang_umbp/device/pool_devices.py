@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import weakref
@@ -28,6 +29,7 @@ class PoolDevices:
         self._api: _native.DeviceApi | None = None
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
+        self._pid = os.getpid()
 
     def open(self) -> None:
         """Loads the runtime that the settings name. Raises SettingsError: it cannot be."""
@@ -55,7 +57,12 @@ class PoolDevices:
                 native.use_devices(self._api, self._copier, pinning)
 
     def close(self) -> None:
-        """Waits for the threads that pin; the native pools are closed."""
+        """Waits for the threads that pin; the native pools are closed.
+
+        A forked child has no such threads, and its lock may be held for ever.
+        """
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             threads, self._threads = self._threads, []
         for thread in threads:

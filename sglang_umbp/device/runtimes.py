@@ -97,7 +97,8 @@ def _mapped(name: str) -> str | None:
     """The file of the runtime that is mapped into this process."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
-            path = line.rstrip("\n").partition("/")
+            # A file that was replaced since, by an update of the driver, is still the runtime of this process.
+            path = line.rstrip("\n").removesuffix(" (deleted)").partition("/")
             if path[1] and _MAPPED[name].fullmatch(path[2].rpartition("/")[2]):
                 return f"/{path[2]}"
     return None

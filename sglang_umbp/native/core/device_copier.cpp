@@ -131,9 +131,9 @@ struct DeviceCopier::State {
 
   // Null: it goes its own way.
   CopyQueue* queue_of(CopyDirection direction, const Submission& submission, const CopyOrder& after) {
+    if (after.stream != nullptr || after.event != nullptr) return nullptr;  // nobody else waits for that
     if (direction == CopyDirection::kDeviceToHost) return &outward;
-    const bool waits = after.stream != nullptr || after.event != nullptr;
-    if (direction == CopyDirection::kHostToDevice && submission.is_long() && !waits) return &long_inward;
+    if (direction == CopyDirection::kHostToDevice && submission.is_long()) return &long_inward;
     return nullptr;
   }
 
@@ -144,7 +144,7 @@ struct DeviceCopier::State {
   const std::shared_ptr<DeviceApi> api;
   const int device;
   const DeviceModule kernels;
-  // All copies to the host, one after the other: more of them at once are no faster, and fill the way on which the
+  // The copies to the host that wait for nothing of their caller's, one after the other: more of them at once are no faster, and fill the way on which the
   // requests of copies to the device travel.
   CopyQueue outward;
   // The long copies to the device that wait for nothing of their caller's: one after another they need half the
