@@ -29,10 +29,11 @@ class PoolDevices:
         self._api: _native.DeviceApi | None = None
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._pid = os.getpid()
+        self._process = 0  # that opened it
 
     def open(self) -> None:
         """Loads the runtime that the settings name. Raises SettingsError: it cannot be."""
+        self._process = os.getpid()
         if self._settings.device in ("cuda", "hip"):
             try:
                 self._api = runtimes.load(self._settings.device)
@@ -61,7 +62,7 @@ class PoolDevices:
 
         A forked child has no such threads, and its lock may be held for ever.
         """
-        if os.getpid() != self._pid:
+        if os.getpid() != self._process:
             return
         with self._lock:
             threads, self._threads = self._threads, []
